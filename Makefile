@@ -1,0 +1,33 @@
+# `make demo` and `make test` do all the set-up a fresh machine needs (Python 3.10+ with pip and venv).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+
+.PHONY: demo test lint nightly bench clean
+
+demo: $(STAMP)
+	$(BIN)/onward demo
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -q
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+nightly: $(STAMP)
+	$(BIN)/python -m pytest -q -m nightly
+
+bench: $(STAMP)
+	$(BIN)/python bench/run.py
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)
