@@ -1,0 +1,40 @@
+"""The environment of a rank: what torchrun sets, so that a torchrun script runs unchanged."""
+
+from __future__ import annotations
+
+import os
+
+from onward.agent.settings import RunSettings
+
+
+def rank_environment(s: RunSettings, rank: int, attempt: int, restarts: int, master_port: int) -> dict[str, str]:
+    world = s.nproc * s.max_nodes
+    local = rank - s.node_rank * s.nproc
+    env = dict(os.environ)
+    env.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(local),
+        GROUP_RANK=str(s.node_rank),
+        ROLE_RANK=str(rank),
+        ROLE_NAME=s.role,
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(s.nproc),
+        GROUP_WORLD_SIZE=str(s.max_nodes),
+        ROLE_WORLD_SIZE=str(world),
+        MASTER_ADDR=s.master_addr,
+        MASTER_PORT=str(master_port),
+        TORCHELASTIC_RESTART_COUNT=str(attempt),
+        TORCHELASTIC_MAX_RESTARTS=str(s.max_restarts),
+        TORCHELASTIC_RUN_ID=s.rdzv_id,
+        TORCHELASTIC_USE_AGENT_STORE="False",
+        ONWARD_INCARNATION=str(restarts + 1),
+    )
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if s.nproc > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")
+    if s.virtual_local_rank:
+        visible = env.get("CUDA_VISIBLE_DEVICES", "")
+        devices = visible.split(",") if visible else [str(i) for i in range(s.nproc)]
+        env["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
+        env["LOCAL_RANK"] = "0"
+    return env

@@ -1,0 +1,57 @@
+"""A tiny process that outlives the launcher by a moment: when the launcher is gone, whatever its ranks had started goes.
+
+Ranks themselves end by the kernel's parent-death signal; their own children (shell scripts, spawned workers) may not.
+The launcher writes `+pid mark` and `-pid` lines to our standard input; its end is the end of the launcher, however it
+died. Runs with the standard library alone: `python guard.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def _session_of(name: str) -> int:
+    with open(f"/proc/{name}/stat", "rb") as f:
+        stat = f.read()
+    return int(stat[stat.rindex(b")") + 2 :].split()[3])
+
+
+def _sweep(pids: dict[int, str]) -> None:
+    marks = {f"ONWARD_PROCESS_MARK={m}".encode() for m in pids.values()}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            mine = int(name) in pids or _session_of(name) in pids
+            if not mine:
+                with open(f"/proc/{name}/environ", "rb") as f:
+                    mine = bool(marks & set(f.read().split(b"\0")))
+            if mine:
+                os.kill(int(name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    pids: dict[int, str] = {}
+    clean = False
+    for line in sys.stdin:
+        if line.startswith("+"):
+            pid, _, mark = line[1:].strip().partition(" ")
+            pids[int(pid)] = mark
+        elif line.startswith("-"):
+            pids.pop(int(line[1:]), None)
+        elif line.startswith("."):
+            clean = True
+            break
+    if not clean:
+        for _ in range(3):
+            _sweep(pids)
+
+
+if __name__ == "__main__":
+    main()

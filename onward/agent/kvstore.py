@@ -1,0 +1,65 @@
+"""The rendezvous store of one generation: keys, counters and gates, with answers that may have to wait."""
+
+from __future__ import annotations
+
+from onward.wire.messages import StoreReply, StoreRequest
+
+Asker = tuple[int, int]  # (process, request id)
+
+
+class GenerationStore:
+    """Pure: `handle` returns the replies that are due now, to whomever they are due."""
+
+    def __init__(self, generation: int, world_size: int) -> None:
+        self.generation = generation
+        self._world_size = world_size
+        self._values: dict[str, bytes] = {}
+        self._waiting: dict[str, list[Asker]] = {}
+        self._arrived: dict[str, dict[int, tuple[int, int]]] = {}  # gate -> process -> (request id, vote)
+
+    def handle(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
+        match q.op:
+            case "set":
+                return self._set(process, q.id, q.key, q.value)
+            case "append":
+                return self._set(process, q.id, q.key, self._values.get(q.key, b"") + q.value)
+            case "get":
+                if q.key in self._values:
+                    return [(process, StoreReply(id=q.id, value=self._values[q.key]))]
+                self._waiting.setdefault(q.key, []).append((process, q.id))
+                return []
+            case "add":
+                number = int(self._values.get(q.key, b"0")) + q.amount
+                due = self._set(process, q.id, q.key, str(number).encode())
+                return [(p, StoreReply(id=q.id, number=number)) if (p, r.id) == (process, q.id) else (p, r) for p, r in due]
+            case "check":
+                return [(process, StoreReply(id=q.id, number=int(q.key in self._values)))]
+            case "delete":
+                return [(process, StoreReply(id=q.id, number=int(self._values.pop(q.key, None) is not None)))]
+            case "count":
+                return [(process, StoreReply(id=q.id, number=len(self._values)))]
+            case "compare_set":
+                old = self._values.get(q.key)
+                if (old is None and not q.expected) or old == q.expected:
+                    due = self._set(process, q.id, q.key, q.value)
+                    return [(p, StoreReply(id=r.id, value=q.value)) if (p, r.id) == (process, q.id) else (p, r) for p, r in due]
+                return [(process, StoreReply(id=q.id, value=old if old is not None else q.expected))]
+            case "arrive":
+                return self._arrive(process, q)
+        return [(process, StoreReply(id=q.id, error=f"unknown store operation {q.op}"))]
+
+    def _set(self, process: int, number: int, key: str, value: bytes) -> list[tuple[int, StoreReply]]:
+        self._values[key] = value
+        due = [(process, StoreReply(id=number))]
+        due += [(p, StoreReply(id=i, value=value)) for p, i in self._waiting.pop(key, [])]
+        return due
+
+    def _arrive(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
+        here = self._arrived.setdefault(q.key, {})
+        here[process] = (q.id, q.amount)
+        if len(here) < self._world_size:
+            return []
+        votes = {vote for _, vote in here.values()}
+        agreed = votes.pop() if len(votes) == 1 else 0
+        del self._arrived[q.key]
+        return [(p, StoreReply(id=i, number=agreed)) for p, (i, _) in here.items()]

@@ -1,0 +1,656 @@
+"""`onward run` as a process: sockets, children and a clock around `AgentLogic`. Never imports torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from onward.agent import evidence
+from onward.agent.chaos import OWN_KINDS
+from onward.agent.environment import rank_environment
+from onward.agent.logic import AgentLogic, AgentSettings, Effect, KillProcess, Process, Say, SendRank, StartProcess
+from onward.agent.logs import Follower, tail
+from onward.agent.observer import JobView, Observer, Outcome, RankView
+from onward.agent.processes import MARK, Child, become_reaper, kill_tree, reap_orphans
+from onward.agent.rank import RankSpec
+from onward.agent.settings import RunSettings, Streams
+from onward.agent.warmth import WarmParent
+from onward.core.facts import Progress
+from onward.core.incident import Incident
+from onward.errors import OnwardError, WireError
+from onward.log import get_logger
+from onward.wire import page as pages
+from onward.wire.frames import accept_peer, decode, greet_server, pack, read_frame
+from onward.wire.messages import (
+    CaptureStacks,
+    IncidentNote,
+    Injection,
+    Note,
+    Orders,
+    encoder,
+    from_manager,
+    from_rank,
+)
+
+log = get_logger("onward.agent")
+TICK_S = 0.05
+FACTS_S = 0.1
+GREETING_S = 5.0
+
+
+class Launcher:
+    """One node's part of a job, from the first process to the last."""
+
+    def __init__(self, settings: RunSettings, observer: Observer, injections: tuple[Injection, ...] = ()) -> None:
+        self.settings = settings
+        self.observer = observer
+        self._injections = injections
+        self._token = secrets.token_bytes(32)
+        self._children: dict[int, Child] = {}  # process number -> child
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._followers: dict[int, list[Follower]] = {}
+        self._pages: dict[int, pages.Page] = {}
+        self._logs: dict[int, tuple[Path, Path]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._incidents: list[Incident] = []
+        self._open_incident: Incident | None = None
+        self._evidence: dict[tuple[int, int], str] = {}
+        self._manager: Child | None = None
+        self._manager_writer: asyncio.StreamWriter | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._warm: WarmParent | None = None
+        self._stop_signal = 0
+        self._sent_at = 0.0
+        self._started_at = time.monotonic()
+        self._done = asyncio.Event()
+        self._top_step = 0
+        self._total_steps = 0
+        self._root_log: tuple[str, ...] = ()
+        self.refused = 0  # connections that were not a rank's
+
+    # ------------------------------------------------------------------------------------------ life
+
+    async def run(self) -> Outcome:
+        """Run the job to its end and leave nothing behind."""
+        s = self.settings
+        become_reaper()
+        self.run_dir = _private_directory()
+        self.log_dir = s.log_dir if s.log_dir is not None else _log_directory(s.job_name)
+        try:
+            self._make_logic()
+            self._start_guard()
+            self._handle_signals()
+            server = await asyncio.start_unix_server(self._on_rank_connection, path=str(self.run_dir / "agent.sock"))
+            self._listen_for_agents()
+            self._start_manager()
+            if s.warm:
+                self._warm = WarmParent(s, self._environment_for_warmth(), self.observer.note)
+                self._warm.start()
+            self._spawn(self._talk_to_manager())
+            self._spawn(self._tick())
+            await self._done.wait()
+            server.close()
+            return self._outcome()
+        finally:
+            await self._clean_up()
+
+    def _make_logic(self) -> None:
+        s = self.settings
+        world = s.nproc * s.max_nodes
+        self.logic = AgentLogic(
+            AgentSettings(
+                node=s.node_rank,
+                first_rank=s.node_rank * s.nproc,
+                local_ranks=s.nproc,
+                world_size=world,
+                spares=s.spares,
+                address="127.0.0.1",
+                retry_on=s.retry_on,
+                injections=self._injections,
+            ),
+            self._paths,
+            self._local_steps,
+        )
+
+    def _start_guard(self) -> None:
+        command = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py"))]
+        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        Child(self._guard.pid, self._on_guard_exit)
+
+    def _on_guard_exit(self, code: int) -> None:
+        if not self._done.is_set():
+            self._start_guard()
+            for number, child in self._children.items():
+                self._tell_guard(f"+{child.pid} {self._mark(number)}\n")
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._guard.stdin.write(line.encode())
+                self._guard.stdin.flush()
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in {*self.settings.signals, "SIGINT", "SIGTERM"}:
+            number = getattr(signal, name, None)
+            if number is not None:
+                loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop_signal:
+            self.observer.note("a second signal: ending everything now")
+            for child in self._children.values():
+                child.signal(signal.SIGKILL)
+            return
+        self._stop_signal = number
+        self.observer.note(f"{signal.Signals(number).name} received; ending all ranks within {self.settings.grace_s:g} s")
+        self._apply(self.logic.stop())
+        self._check_end()
+
+    async def _clean_up(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for child in self._children.values():
+            child.signal(signal.SIGKILL)
+        for number in list(self._children):
+            self._sweep(number)
+        if self._warm is not None:
+            self._warm.stop()
+        if self._manager is not None:
+            self._manager.signal(signal.SIGKILL)
+        self._tell_guard(".\n")
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._guard.stdin.close()
+        await asyncio.sleep(0.01)
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("internal error: %r", task.exception(), exc_info=task.exception())
+            self._crash = task.exception()
+            self._done.set()
+
+    _crash: BaseException | None = None
+
+    # ------------------------------------------------------------------------------------------ manager
+
+    def _listen_for_agents(self) -> None:
+        """The manager's socket is ours, so that a new manager takes it over and no port is ever lost."""
+        self._manager_socket = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self._manager_port = self._manager_socket.getsockname()[1]
+
+    def _start_manager(self) -> None:
+        s = self.settings
+        fd = self._manager_socket.fileno()
+        spec = {
+            "fd": fd,
+            "parent": os.getpid(),
+            "world_size": s.nproc * s.max_nodes,
+            "nodes": 1,
+            "policies": [p.value for p in s.policies],
+            "limits": {"max_restarts": s.max_restarts},
+            "hang_floor_s": s.hang_floor_s,
+            "hang_first_s": 120.0,
+            "journal": str(self.log_dir / "journal"),
+        }
+        command = [sys.executable, "-m", "onward.manager", msgspec.json.encode(spec).decode()]
+        env = {**os.environ, "ONWARD_TOKEN": self._token.hex()}
+        p = subprocess.Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL)
+        self._manager = Child(p.pid, self._on_manager_exit)
+
+    @property
+    def manager_pid(self) -> int:
+        return self._manager.pid if self._manager is not None else 0
+
+    def _on_manager_exit(self, code: int) -> None:
+        if not self._done.is_set():
+            self.observer.note(f"the manager ended ({_how(code)}); starting a new one, ranks train on")
+            self._start_manager()
+
+    async def _talk_to_manager(self) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._manager_port)
+            except OSError:
+                await asyncio.sleep(0.02)
+                continue
+            try:
+                await greet_server(reader, writer, self._token, GREETING_S)
+                self._manager_writer = writer
+                self._send_facts()
+                while True:
+                    self._on_manager(decode(from_manager, await read_frame(reader)))
+            except (WireError, ConnectionError) as e:
+                log.info("manager connection: %s", e)
+            finally:
+                self._manager_writer = None
+                writer.close()
+            await asyncio.sleep(0.02)
+
+    def _on_manager(self, message: object) -> None:
+        match message:
+            case Orders():
+                self._apply(self.logic.on_orders(message))
+                self._check_end()
+            case Note():
+                self.observer.note(message.text)
+            case IncidentNote():
+                self._on_incident(message.incident, message.open)
+            case CaptureStacks():
+                self._spawn(self._capture(message))
+
+    def _on_incident(self, incident: Incident, is_open: bool) -> None:
+        seen = [self._evidence[(f.rank, f.incarnation)] for f in incident.faults if (f.rank, f.incarnation) in self._evidence]
+        if seen:
+            incident = msgspec.structs.replace(incident) if False else _with_evidence(incident, "\n".join(seen))
+        self._open_incident = incident if is_open else None
+        if not is_open:
+            self._incidents.append(incident)
+            with contextlib.suppress(OSError), open(self.log_dir / "incidents.jsonl", "ab") as f:
+                f.write(msgspec.json.encode(incident) + b"\n")
+        self.observer.incident(incident, is_open)
+
+    async def _capture(self, want: CaptureStacks) -> None:
+        number = self.logic.current.get(want.rank)
+        p = self.logic.processes.get(number) if number is not None else None
+        if p is None or p.incarnation != want.incarnation or not p.pid:
+            return
+        text = await evidence.stacks(p.pid)
+        self._evidence[(want.rank, want.incarnation)] = text
+        path = self.log_dir / f"rank{want.rank}.{p.number:03d}.stacks.txt"
+        with contextlib.suppress(OSError):
+            path.write_text(text)
+
+    def _send_facts(self) -> None:
+        writer = self._manager_writer
+        if writer is None:
+            return
+        self._sent_at = time.monotonic()
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            writer.write(pack(encoder, self.logic.facts(self._sent_at)))
+
+    # ------------------------------------------------------------------------------------------ ranks
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case StartProcess():
+                    self._spawn(self._start(effect))
+                case KillProcess():
+                    self._kill(effect)
+                case SendRank():
+                    writer = self._writers.get(effect.process)
+                    if writer is not None:
+                        with contextlib.suppress(ConnectionError, RuntimeError):
+                            writer.write(pack(encoder, effect.message))
+                case Say():
+                    self.observer.note(effect.text)
+        if self.logic.changed:
+            self._send_facts()
+
+    def _kill(self, effect: KillProcess) -> None:
+        child = self._children.get(effect.process)
+        if child is None:
+            return
+        if not effect.gently:
+            child.signal(signal.SIGKILL)
+            return
+        child.signal(signal.SIGTERM)
+        child.signal(signal.SIGCONT)
+        grace = self.settings.grace_s if self.logic.stopping else min(self.settings.grace_s, 2.0)
+        asyncio.get_running_loop().call_later(grace, child.signal, signal.SIGKILL)
+
+    async def _start(self, effect: StartProcess) -> None:
+        p = self.logic.processes.get(effect.process)
+        if p is None:
+            return
+        try:
+            pid = await self._make_process(p)
+        except OSError as e:
+            self.observer.note(f"rank {p.rank}: could not start a process: {e}")
+            self._apply(self.logic.on_exit(p.number, 71))
+            return
+        self.logic.on_started(p.number, pid)
+        self._tell_guard(f"+{pid} {self._mark(p.number)}\n")
+        number = p.number
+        self._children[number] = Child(pid, lambda code: self._on_exit(number, code))
+        if p.killed:
+            self._children[number].signal(signal.SIGKILL)
+        self._apply([])
+
+    async def _make_process(self, p: Process) -> int:
+        page, local_dir = self._paths(p)
+        pages.create(page)
+        os.makedirs(local_dir, exist_ok=True)
+        self._pages[p.number] = pages.Page(page)
+        out, err = (self.log_dir / f"rank{p.rank}.{p.number:03d}.{n}.log" for n in ("stdout", "stderr"))
+        self._logs[p.number] = (out, err)
+        out.touch()
+        err.touch()
+        self._follow(p, out, err)
+        spec = self._spec(p, str(out), str(err))
+        if self._warm is not None:
+            pid = await self._warm.fork(spec)
+            if pid:
+                return pid
+        return _cold_start(spec)
+
+    def _spec(self, p: Process, out: str, err: str) -> RankSpec:
+        s = self.settings
+        env = rank_environment(s, p.rank, p.attempt, max(p.incarnation - 1, 0), self._master_port(p.attempt))
+        env["ONWARD_SOCKET"] = str(self.run_dir / "agent.sock")
+        env["ONWARD_TOKEN"] = self._token.hex()
+        env["ONWARD_PROCESS"] = str(p.number)
+        env[MARK] = self._mark(p.number)
+        env["TORCHELASTIC_ERROR_FILE"] = str(self.log_dir / f"rank{p.rank}.{p.number:03d}.error.json")
+        return RankSpec(
+            process=p.number,
+            parent=os.getpid(),
+            env=env,
+            launch=s.launch,
+            script=s.script,
+            args=list(s.script_args),
+            cwd=os.getcwd(),
+            out=out,
+            err=err,
+        )
+
+    def _mark(self, number: int) -> str:
+        return f"{self.run_dir.name}.{number}"
+
+    _ports: dict[int, int] = {}
+
+    def _master_port(self, attempt: int) -> int:
+        if self.settings.master_port is not None:
+            return self.settings.master_port
+        if attempt not in self._ports:
+            with socket.create_server(("127.0.0.1", 0)) as s:
+                self._ports[attempt] = s.getsockname()[1]
+        return self._ports[attempt]
+
+    def _environment_for_warmth(self) -> dict[str, str]:
+        return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def _on_exit(self, number: int, code: int) -> None:
+        self._sweep(number)
+        p = self.logic.processes.get(number)
+        for follower in self._followers.pop(number, []):
+            follower.poll(last=True)
+        self._tell_guard(f"-{self._children[number].pid}\n")
+        self._writers.pop(number, None)
+        if p is not None and p.number in self._pages:
+            self._read_page(p)
+        self._apply(self.logic.on_exit(number, code))
+        self._children.pop(number, None)
+        self._pages.pop(number, None)
+        self._check_end()
+
+    def _sweep(self, number: int) -> None:
+        child = self._children.get(number)
+        if child is not None:
+            kill_tree(child.pid, self._mark(number))
+
+    async def _on_rank_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = 0
+        try:
+            await accept_peer(reader, writer, self._token, GREETING_S)
+            while True:
+                message = decode(from_rank, await read_frame(reader))
+                if not number:
+                    number = getattr(message, "process", 0)
+                    if number not in self.logic.processes or number in self._writers:
+                        raise WireError("no process of this job has that number")
+                    self._writers[number] = writer
+                self._apply(self.logic.on_rank(number, message))
+        except WireError as e:
+            if not number:
+                self.refused += 1
+                log.warning("a connection to the agent was refused: %s", e)
+        finally:
+            writer.close()
+
+    # ------------------------------------------------------------------------------------------ watching
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            for p in list(self.logic.processes.values()):
+                if p.number in self._pages and p.alive:
+                    self._read_page(p)
+            for followers in self._followers.values():
+                for f in followers:
+                    f.poll()
+            self._apply(self.logic.want_spares())
+            self._own_chaos()
+            if self.logic.changed or time.monotonic() - self._sent_at >= FACTS_S:
+                self._send_facts()
+            known = {c.pid for c in self._children.values()} | {self.manager_pid}
+            known |= {self._guard.pid if self._guard else 0, self._warm.pid if self._warm else 0}
+            reap_orphans(known)
+            self.observer.status(self.view())
+
+    def _own_chaos(self) -> None:
+        """Carry out the injected faults that are the launcher's to carry out."""
+        for i in list(self.logic.injections):
+            recovering = self._open_incident is not None
+            if i.at == "recovery":
+                if recovering and i.rank >= 0:
+                    self.logic.injections.remove(i)
+                    number = self.logic.current.get(i.rank)
+                    if number in self._children:
+                        self._children[number].signal(signal.SIGKILL)
+            elif i.kind in OWN_KINDS and self._top_step >= i.step:
+                self.logic.injections.remove(i)
+                self._kill_own(i.kind)
+
+    def _kill_own(self, kind: str) -> None:
+        match kind:
+            case "kill-manager":
+                os.kill(self.manager_pid, signal.SIGKILL)
+            case "kill-agent":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "kill-warm-parent":
+                if self._warm is not None and self._warm.pid:
+                    os.kill(self._warm.pid, signal.SIGKILL)
+            case "kill-spares":
+                for p in self.logic.processes.values():
+                    if p.spare and p.pid:
+                        os.kill(p.pid, signal.SIGKILL)
+
+    def _read_page(self, p: Process) -> None:
+        page, now = self._pages[p.number], time.monotonic_ns()
+        p.progress = Progress(
+            step=page.get("step"),
+            launched=page.get("launched"),
+            pending_s=page.age_s("launched_ns", now),
+            beat_s=page.age_s("beat_ns", now),
+            idle_s=page.age_s("progress_ns", now),
+            section=page.get("section") > 0,
+            step_s=page.get("step_ns") / 1e9,
+            gate=page.get("gate") > 0,
+        )
+        self._top_step = max(self._top_step, p.progress.step if not p.spare else 0)
+        self._total_steps = max(self._total_steps, page.get("total"))
+
+    def _follow(self, p: Process, out: Path, err: Path) -> None:
+        s = self.settings
+        local = p.rank - self.logic.settings.first_rank
+        files_only = s.redirects.get(local, Streams.NONE) & ~s.tee.get(local, Streams.NONE)
+        shown = s.shown_ranks is None or local in s.shown_ranks
+        followers = []
+        for path, stream, flag in ((out, "out", Streams.OUT), (err, "err", Streams.ERR)):
+            if shown and not files_only & flag:
+                followers.append(Follower(path, self._emitter(p, stream)))
+        self._followers[p.number] = followers
+
+    def _emitter(self, p: Process, stream: str) -> Any:
+        def emit(text: str) -> None:
+            if not p.spare and (not p.stand_in or (p.report is not None and p.report.stage in ("training", "done"))):
+                self.observer.line(p.rank, stream, text)
+
+        return emit
+
+    def _paths(self, p: Process) -> tuple[str, str]:
+        return str(self.run_dir / f"process{p.number}.page"), str(self.run_dir / f"rank{p.rank}.{p.attempt}")
+
+    def _local_steps(self, p: Process) -> tuple[int, ...]:
+        found = []
+        for i in range(2):
+            with contextlib.suppress(OSError, struct.error), open(f"{self._paths(p)[1]}/slot{i}", "rb") as f:
+                (step,) = struct.unpack("<q", f.read(8))
+                if step >= 0:
+                    found.append(step)
+        return tuple(sorted(found))
+
+    def view(self) -> JobView:
+        """The job as it stands, for people."""
+        logic = self.logic
+        spares = {p.rank: p.pid for p in logic.processes.values() if p.spare and p.parked}
+        ranks = []
+        loss = None
+        step_s = own_ms = 0.0
+        for rank, number in sorted(logic.current.items()):
+            p = logic.processes[number]
+            stage = "exited" if not p.alive else (p.report.stage if p.report else "starting")
+            ranks.append(RankView(rank, p.pid, p.incarnation, stage, p.progress.step, spares.get(rank, 0)))
+            page = self._pages.get(number)
+            if page is not None:
+                step_s = max(step_s, p.progress.step_s)
+                own_ms = max(own_ms, page.get("own_ns") / 1e6)
+                if page.get("loss_set") and loss is None:
+                    loss = page.get_float("loss_bits")
+        orders = logic.orders
+        return JobView(
+            phase=orders.phase if orders else "Starting",
+            generation=orders.generation if orders else 0,
+            step=self._top_step,
+            total_steps=self._total_steps,
+            loss=loss,
+            step_s=step_s,
+            own_ms=own_ms,
+            ranks=tuple(ranks),
+            incidents=len(self._incidents) + (self._open_incident is not None),
+            restarts=orders.attempt if orders else 0,
+            library=any(logic.processes[n].attached for n in logic.current.values()),
+            elapsed_s=time.monotonic() - self._started_at,
+        )
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def _check_end(self) -> None:
+        alive = [p for p in self.logic.processes.values() if p.alive and not p.spare]
+        if self.logic.stopping:
+            if not any(p.alive for p in self.logic.processes.values()):
+                self._done.set()
+            return
+        orders = self.logic.orders
+        if orders is not None and orders.exit_code is not None:
+            if orders.root_cause is not None and not self._root_log:
+                self._root_log = self._last_lines(orders.root_cause.rank)
+            if not alive:
+                self._done.set()
+
+    def _last_lines(self, rank: int) -> tuple[str, ...]:
+        number = self.logic.current.get(rank)
+        out, err = self._logs.get(number or -1, (Path(), Path()))
+        return tail(err, 30) or tail(out, 30)
+
+    def _outcome(self) -> Outcome:
+        if self._crash is not None:
+            raise OnwardError(f"internal error in the launcher: {self._crash!r}") from self._crash
+        orders = self.logic.orders
+        elapsed = time.monotonic() - self._started_at
+        lost = sum(i.total_ms for i in self._incidents) / 1000.0
+        exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
+        root = orders.root_cause if orders is not None else None
+        if self._stop_signal:
+            exit_code = 128 + self._stop_signal
+        return Outcome(
+            exit_code=exit_code,
+            phase=f"Stopped by {signal.Signals(self._stop_signal).name}" if self._stop_signal else (
+                orders.phase if orders else "Failed"
+            ),
+            reason=orders.reason if orders is not None else "",
+            root_cause=root,
+            incidents=self._incidents,
+            steps=self._top_step,
+            goodput=max(0.0, 1.0 - lost / elapsed) if elapsed else 1.0,
+            elapsed_s=elapsed,
+            log_dir=str(self.log_dir),
+            root_log=self._root_log,
+            host=socket.gethostname(),
+        )
+
+
+def _with_evidence(incident: Incident, text: str) -> Incident:
+    from dataclasses import replace
+
+    return replace(incident, evidence=text)
+
+
+def _how(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _private_directory() -> Path:
+    """A directory that only we can read, in shared memory where there is some."""
+    for base in ("/dev/shm", tempfile.gettempdir()):
+        try:
+            usage = shutil.disk_usage(base)
+            if usage.free >= 16 << 20:
+                return Path(tempfile.mkdtemp(prefix="onward-", dir=base))
+        except OSError:
+            continue
+    raise OnwardError("neither /dev/shm nor the temporary directory has 16 MB free; free some space and try again")
+
+
+def _log_directory(job_name: str) -> Path:
+    base = Path(tempfile.gettempdir()) / f"onward-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path(tempfile.mkdtemp(prefix=f"{job_name or 'job'}-{stamp}-", dir=base))
+
+
+def _cold_start(spec: RankSpec) -> int:
+    if spec.launch == "program":
+        return _start_program(spec)
+    command = [sys.executable, "-m", "onward.agent.rank", msgspec.json.encode(spec).decode()]
+    env = {**spec.env, "PYTHONPATH": os.pathsep.join(filter(None, [spec.env.get("PYTHONPATH", "")]))}
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL).pid
+
+
+def _start_program(spec: RankSpec) -> int:
+    from onward.agent.processes import die_with
+
+    with open(spec.out, "ab") as out, open(spec.err, "ab") as err:
+        return subprocess.Popen(
+            [spec.script, *spec.args],
+            env=spec.env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=lambda: die_with(spec.parent),
+        ).pid

@@ -1,0 +1,63 @@
+"""Logs of ranks: files that the ranks write themselves, followed by the launcher for the screen.
+
+One file per rank, process and stream, never reused: nothing of an earlier incarnation is overwritten, a slow screen
+never blocks training, and what a killed launcher had not shown is still on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_CHUNK = 1 << 16
+_LONGEST = 1 << 14  # a longer line is cut into pieces
+
+
+class Follower:
+    """Follows one file and hands out whole lines."""
+
+    def __init__(self, path: Path, emit: Callable[[str], None]) -> None:
+        self.path = path
+        self._emit = emit
+        self._at = 0
+        self._rest = b""
+
+    def skip_to_end(self) -> None:
+        try:
+            self._at, self._rest = os.path.getsize(self.path), b""
+        except OSError:
+            pass
+
+    def poll(self, last: bool = False) -> None:
+        try:
+            if os.path.getsize(self.path) > self._at:
+                with open(self.path, "rb") as f:
+                    f.seek(self._at)
+                    while data := f.read(_CHUNK):
+                        self._at += len(data)
+                        self._take(data)
+        except OSError:
+            return
+        if last and self._rest:
+            self._emit(self._rest.decode(errors="replace"))
+            self._rest = b""
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._emit(line.decode(errors="replace"))
+        if len(self._rest) > _LONGEST:
+            self._emit(self._rest.decode(errors="replace"))
+            self._rest = b""
+
+
+def tail(path: Path, lines: int) -> tuple[str, ...]:
+    """The last lines of a file."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as f:
+            f.seek(max(0, size - 16384))
+            return tuple(f.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ()

@@ -1,0 +1,147 @@
+"""From a fresh process to the user's script: the same few lines for a forked rank and for a cold one.
+
+Nothing here imports torch; a forked rank already has it.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from onward.agent.processes import PR_SET_PDEATHSIG, _libc, die_with
+
+
+class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a process needs to become a rank."""
+
+    process: int
+    parent: int  # the agent that adopts it
+    env: dict[str, str]
+    launch: str  # script, module or program
+    script: str
+    args: list[str]
+    cwd: str
+    out: str  # log files
+    err: str
+
+
+def become(spec: RankSpec) -> None:
+    """Turn this process into the rank: session, environment, streams. Returns when it may run user code."""
+    os.setsid()
+    while os.getppid() != spec.parent:  # until the double fork has handed us over
+        if not os.path.exists(f"/proc/{spec.parent}"):
+            os._exit(70)
+        time.sleep(0.0002)
+    die_with(spec.parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(spec.env)
+    os.chdir(spec.cwd)
+    _redirect(spec)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def _redirect(spec: RankSpec) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for path, target in ((spec.out, 1), (spec.err, 2)):
+        fd = os.open(path, flags, 0o644)
+        os.dup2(fd, target)
+        if fd > 2:
+            os.close(fd)
+    if null > 2:
+        os.close(null)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+_forks_from_main = False
+
+
+def _before_fork() -> None:
+    global _forks_from_main
+    import threading
+
+    _forks_from_main = threading.current_thread() is threading.main_thread()
+
+
+def _after_fork() -> None:
+    # The signal comes when the *thread* that forked ends, so only the main thread's children may ask for it.
+    if _forks_from_main:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def run_script(spec: RankSpec) -> int:
+    """Run the user's script as `python script args` would. Returns the exit code."""
+    sys.argv = [spec.script, *spec.args]
+    try:
+        if spec.launch == "module":
+            sys.path.insert(0, spec.cwd)
+            runpy.run_module(spec.script, run_name="__main__", alter_sys=True)
+        else:
+            path = os.path.abspath(spec.script)
+            sys.path.insert(0, os.path.dirname(path))
+            sys.argv[0] = spec.script
+            runpy.run_path(path, run_name="__main__")
+        return 0
+    except SystemExit as e:
+        if e.code is None:
+            return 0
+        if isinstance(e.code, int):
+            return e.code
+        print(e.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BaseException:
+        _print_error()
+        return 1
+
+
+def _print_error() -> None:
+    """The traceback as a user would see it without us: frames of the launcher are cut off."""
+    import traceback
+
+    kind, error, tb = sys.exc_info()
+    while tb is not None and ("runpy" in tb.tb_frame.f_code.co_filename or tb.tb_frame.f_code.co_filename == __file__):
+        tb = tb.tb_next
+    traceback.print_exception(kind, error, tb)
+
+
+def leave(code: int) -> Any:
+    """End the process the orderly way, up to where native threads could spoil it."""
+    import atexit
+    import threading
+
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException:
+        code = code or 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code & 0xFF)
+
+
+def main() -> None:
+    """A cold rank: the specification comes as an argument."""
+    spec = msgspec.json.decode(sys.argv[1], type=RankSpec)
+    become(spec)
+    leave(run_script(spec))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Everything a launcher is told, in one frozen dataclass. The command line fills it (`cli.flags`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+
+from onward.core.policy import Policy
+
+
+class Streams(IntFlag):
+    """Which standard streams of a rank something applies to; torchrun writes them as 0..3."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = 3
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything `onward run` was told, checked."""
+
+    script: str  # path of the script, name of the module, or program, as `launch` says
+    script_args: tuple[str, ...]  # what belongs to the script, untouched
+    launch: str  # "script", "module" (as python -m) or "program" (executed directly, --no-python)
+    nproc: int  # ranks on this node
+    min_nodes: int  # the job runs with at least so many nodes
+    max_nodes: int  # and with at most so many
+    node_rank: int  # which of the nodes this one is
+    master_addr: str  # where rank 0's node can be reached
+    master_port: int | None  # None: any free port
+    local_addr: str | None  # this node's own address; None: found out
+    standalone: bool  # one node, nobody to meet
+    rdzv_endpoint: str  # where the nodes of the job meet, HOST or HOST:PORT; empty: not told
+    rdzv_id: str  # the ranks see it as TORCHELASTIC_RUN_ID
+    job_name: str  # names directories and messages; the rdzv id unless told otherwise, empty when neither was given
+    role: str  # torchrun's name for this kind of rank, shown and passed on
+    max_restarts: int  # restarts of processes in this container before the job fails
+    policies: tuple[Policy, ...]  # the ladder, cheapest first
+    retry_on: tuple[str, ...]  # regular expressions of further errors that a retry cures
+    spares: str  # parked replacements: "none", "one" for all ranks, or "each" rank its own
+    warm: bool  # fork ranks from a parent that has imported torch
+    preload: tuple[str, ...]  # modules the warm parent imports besides torch
+    hang_floor_s: float  # a rank is never called hung sooner than this
+    grace_s: float  # between SIGTERM and SIGKILL
+    signals: tuple[str, ...]  # signals that end the job in order
+    log_dir: Path | None  # where the logs of the ranks go; None: the launcher chooses
+    redirects: Mapping[int, Streams]  # by local rank: streams that go to the log only
+    tee: Mapping[int, Streams]  # by local rank: streams that go to the log and to the screen
+    shown_ranks: frozenset[int] | None  # local ranks whose output is shown; None: all
+    virtual_local_rank: bool  # each rank sees one device and LOCAL_RANK 0
+    chaos: tuple[str, ...]  # faults to inject, as given
+    token_file: Path | None  # shared secret for the wire where it leaves the machine
+    view: str  # "live" (redrawn), "plain" (lines) or "auto" (live on a terminal)
+    output: str  # "text" or "json", for the summary at the end
+    quiet: bool  # nothing but the ranks' own output and errors
+    ignored: tuple[str, ...]  # torchrun's flags that were given and have no meaning here

@@ -1,0 +1,122 @@
+"""The agent's side of the warm parent: start it, ask it for forks, do without it when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from onward.agent.processes import Child
+from onward.agent.rank import RankSpec
+from onward.agent.settings import RunSettings
+from onward.agent.warm import Forked, Ready
+from onward.errors import WireError
+from onward.wire.frames import read_frame
+
+READY_S = 120.0  # importing torch from a cold disk
+FORK_S = 10.0
+TRIES = 5
+
+
+class WarmParent:
+    """Keeps one warm parent running. `fork` answers 0 when the caller must start the process cold."""
+
+    def __init__(self, settings: RunSettings, env: dict[str, str], say: Callable[[str], None]) -> None:
+        self._preload = ",".join(settings.preload)
+        self._env = env
+        self._say = say
+        self._child: Child | None = None
+        self._ready: asyncio.Future[Ready] | None = None
+        self._waiting: dict[int, asyncio.Future[Forked]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._stopped = False
+        self._tries = 0
+        self._reading: asyncio.Task[None] | None = None
+        self.threads = 0
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid if self._child is not None and self._child.exit_code is None else 0
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        fd = theirs.fileno()
+        command = [sys.executable, "-m", "onward.agent.warm", str(os.getpid()), self._preload, str(fd)]
+        p = subprocess.Popen(command, pass_fds=[fd], env=self._env, stdin=subprocess.DEVNULL, start_new_session=True)
+        theirs.close()
+        self._child = Child(p.pid, self._on_exit)
+        self._ready = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.get_running_loop().create_task(self._read(ours))
+
+    async def _read(self, sock: socket.socket) -> None:
+        reader, self._writer = await asyncio.open_connection(sock=sock)
+        ready, waiting = self._ready, self._waiting
+        assert ready is not None
+        try:
+            first = msgspec.json.decode(await read_frame(reader), type=Ready)
+            self.threads = first.threads
+            for problem in first.problems:
+                self._say(problem)
+            if not ready.done():
+                ready.set_result(first)
+            self._tries = 0
+            while True:
+                answer = msgspec.json.decode(await read_frame(reader), type=Forked)
+                future = waiting.pop(answer.process, None)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+        except (WireError, msgspec.MsgspecError):
+            pass
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def _on_exit(self, code: int) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(Forked(0, 0, "the warm parent died"))
+        self._waiting = {}
+        if self._ready is not None and not self._ready.done():
+            self._ready.cancel()
+        self._tries += 1
+        if not self._stopped and self._tries <= TRIES:
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            self._say(f"the warm parent ended ({how}); starting a new one, no rank is hurt")
+            self.start()
+        elif not self._stopped:
+            self._say("the warm parent does not stay up; ranks are started cold from now on")
+
+    async def fork(self, spec: RankSpec) -> int:
+        ready = self._ready
+        if ready is None or self.pid == 0:
+            return 0
+        try:
+            await asyncio.wait_for(asyncio.shield(ready), READY_S)
+        except (asyncio.TimeoutError, asyncio.CancelledError):
+            return 0
+        assert self._writer is not None
+        future: asyncio.Future[Forked] = asyncio.get_running_loop().create_future()
+        self._waiting[spec.process] = future
+        body = msgspec.json.encode(spec)
+        self._writer.write(len(body).to_bytes(4, "big") + body)
+        try:
+            answer = await asyncio.wait_for(future, FORK_S)
+        except asyncio.TimeoutError:
+            self._waiting.pop(spec.process, None)
+            return 0
+        if answer.error:
+            self._say(f"the warm parent could not fork ({answer.error}); starting cold")
+        return answer.pid
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)

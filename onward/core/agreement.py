@@ -1,0 +1,89 @@
+"""Which step everybody goes on from after a pause, and who gives state to whom.
+
+After a fault ranks can differ by one step: some had applied the update when the groups broke. Going on without
+agreeing mixes gradients of different steps, silently. The furthest step wins for which a complete clean copy survives
+and every rank that lacks it can be given it: shared state from a copy, local state from what that rank had published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Part(str, Enum):
+    """What a rank does to arrive at the agreed step."""
+
+    KEEP = "keep"
+    UNDO = "undo"
+    RECEIVE = "receive"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What one rank holds. `step` is None for a process that holds nothing yet."""
+
+    rank: int
+    step: int | None
+    clean: bool
+    undo: bool
+    local_steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    step: int
+    parts: dict[int, Part]
+    sources: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class NoAgreement:
+    why: str
+
+
+def agree(copies: Sequence[Copy]) -> Agreement | NoAgreement:
+    """The furthest step that all can reach, or a sentence that says why there is none."""
+    steps = {c.step for c in copies if c.step is not None and c.clean}
+    steps |= {c.step - 1 for c in copies if c.step is not None and c.undo and c.step > 0}
+    if not steps:
+        return NoAgreement("no complete copy of the state is left")
+    reasons = []
+    for step in sorted(steps, reverse=True):
+        parts: dict[int, Part] = {}
+        missing = []
+        for c in copies:
+            if c.step == step and c.clean:
+                parts[c.rank] = Part.KEEP
+            elif c.undo and c.step is not None and c.step - 1 == step:
+                parts[c.rank] = Part.UNDO
+            elif step in c.local_steps:
+                parts[c.rank] = Part.RECEIVE
+            else:
+                missing.append(c.rank)
+        if missing:
+            reasons.append(f"step {step}: the local state of rank {', '.join(map(str, missing))} was not safe")
+            continue
+        sources = tuple(r for r, part in parts.items() if part is not Part.RECEIVE)
+        if not sources:
+            reasons.append(f"step {step}: no copy")
+            continue
+        return Agreement(step, parts, sources, _explain(step, parts, sources))
+    return NoAgreement("; ".join(reasons))
+
+
+def _explain(step: int, parts: dict[int, Part], sources: tuple[int, ...]) -> str:
+    receivers = [r for r, part in parts.items() if part is Part.RECEIVE]
+    undone = [r for r, part in parts.items() if part is Part.UNDO]
+    text = f"going on at step {step}"
+    if receivers:
+        text += f"; state for rank {_list(receivers)} from rank {_list(list(sources)[:1])}"
+    if undone:
+        text += f"; rank {_list(undone)} takes back its unfinished step"
+    return text
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(str(r) for r in sorted(ranks))

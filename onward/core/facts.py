@@ -1,0 +1,93 @@
+"""What is known about a rank, as plain values.
+
+Agents gather these, the manager compares them with what it wants, and every decision in `core` is a function of them.
+They describe a *level*, never a change: a repeated or reordered report does no harm, and a manager that starts anew
+needs nothing but the latest ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Stage(str, Enum):
+    """How far a rank's process has come, in its own words."""
+
+    STARTING = "starting"  # the process exists; the library has not spoken yet
+    SETUP = "setup"  # `onward.init()` was called and waits for its first generation
+    PARKED = "parked"  # a replacement or spare: script run up to its first step, waits to be given state
+    PAUSED = "paused"  # interrupted, at the fence; `step`, `clean` and `undo` say what it holds
+    FORMED = "formed"  # groups of `generation` are built and state is in place
+    TRAINING = "training"  # running user code in `generation`
+    DONE = "done"  # through the loop, waiting for the others
+    EXITED = "exited"  # the kernel says so
+
+
+class Scope(str, Enum):
+    """Where in the user's script a rank was when it paused; only some places can be run again."""
+
+    SETUP = "setup"
+    STEP = "step"
+    SECTION = "section"
+    BETWEEN = "between"  # between steps, in our own code
+    OUTSIDE = "outside"  # a collective of the user's outside step and section
+
+
+@dataclass(frozen=True)
+class FaultReport:
+    """A fault as first seen, before anybody has judged it."""
+
+    kind: str  # exit, signal, exception, hang, stall, start
+    rank: int
+    incarnation: int
+    step: int = -1
+    text: str = ""  # exception type and message, signal name, or evidence
+    traceback: str = ""
+    retryable: str = ""  # "", "memory" or "communication": the device table's word for it
+    at: float = 0.0  # wall clock seconds, for people
+
+    def signature(self) -> tuple[str, int, str]:
+        """Equal for two failures that look like the same one at the same place."""
+        return (self.kind, self.step, self.text[:200])
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the rank's status page shows: readable after its death and while it is stopped."""
+
+    step: int = -1
+    launched: int = 0  # collectives over the whole world entered so far in this generation
+    pending_s: float = 0.0  # age of the oldest collective that has not ended; 0 when none
+    beat_s: float = 0.0  # age of the link thread's last sign of life
+    idle_s: float = 0.0  # age of the last sign of progress of the main thread
+    section: bool = False  # inside `run.section`, or anywhere that slowness is legal
+    step_s: float = 0.0  # duration of the last committed step
+    gate: bool = False  # waiting at an out-of-band gate
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """Everything the manager needs to know about one rank."""
+
+    rank: int
+    node: int
+    incarnation: int
+    pid: int = 0
+    stage: Stage = Stage.STARTING
+    generation: int = 0  # that `stage` refers to
+    library: bool = False  # the script called `onward.init()`
+    step: int = -1  # committed steps in its shared state; -1: holds nothing
+    clean: bool = False
+    undo: bool = False  # can go back to step-1
+    scope: Scope = Scope.SETUP
+    local_steps: tuple[int, ...] = ()  # steps whose local state is safe outside the process
+    resumed: bool = False  # has committed a step in `generation`
+    serve: str = ""  # where it serves its state
+    exit_code: int | None = None  # negative: killed by that signal
+    fault: FaultReport | None = None  # reported by the rank or by its agent
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def alive(self) -> bool:
+        return self.stage is not Stage.EXITED

@@ -1,0 +1,70 @@
+"""Who is hung, from what all ranks show at once.
+
+No rank can tell its own hang from a slow peer. Together they can: when some wait in collective n and one has not even
+entered it, that one is guilty, whatever it is doing. So the limit is a few step times, not the half hour of a
+collective timeout. Where slowness is legal (first step, sections, a paused job) the question is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from onward.core.facts import Progress
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """The ranks that hold the others up, and the evidence in a sentence."""
+
+    ranks: tuple[int, ...]  # empty: nobody in particular, the connection itself
+    waited_s: float
+    limit_s: float
+    why: str
+
+    @property
+    def certain(self) -> bool:
+        return self.waited_s >= self.limit_s
+
+
+def limit_s(step_times: Sequence[float], floor_s: float, first_s: float) -> float:
+    """How long the others may wait for one rank: adaptive, and generous until a few steps have been seen."""
+    if len(step_times) < 3:
+        return first_s
+    return max(floor_s, 3.0 * median(step_times), 1.5 * max(step_times))
+
+
+def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:
+    """The ranks to blame for the longest wait, if there is a wait worth the name (half the limit)."""
+    waiting = {r: p for r, p in progress.items() if p.pending_s > 0.0 or p.gate}
+    if not waiting or any(p.section for p in progress.values()):
+        return None
+    longest = max(p.pending_s if not p.gate else p.idle_s for p in waiting.values())
+    if longest < limit / 2:
+        return None
+    front = max(p.launched for p in waiting.values())
+    blocked = [r for r, p in waiting.items() if p.launched == front and p.pending_s > 0.0]
+    if not blocked:
+        blocked = list(waiting)
+    behind = tuple(sorted(r for r, p in progress.items() if p.launched < front))
+    if behind:
+        evidence = "; ".join(_describe(r, progress[r]) for r in behind)
+        why = f"rank {_ranks(blocked)} waited {longest:.2f} s in collective {front}; {evidence}"
+        return Suspicion(behind, longest, limit, why)
+    silent = tuple(sorted(r for r, p in progress.items() if p.beat_s > limit))
+    if silent and len(silent) < len(progress):
+        why = f"all ranks entered collective {front} and waited {longest:.2f} s; rank {_ranks(silent)} shows no life"
+        return Suspicion(silent, longest, limit, why)
+    if len(waiting) == len(progress):
+        return Suspicion((), longest, limit, f"every rank waited {longest:.2f} s in collective {front}")
+    return None
+
+
+def _describe(rank: int, p: Progress) -> str:
+    alive = "its process answers" if p.beat_s < 1.0 else f"its process has been silent for {p.beat_s:.1f} s"
+    return f"rank {rank} entered only {p.launched} and made no progress for {p.idle_s:.2f} s ({alive})"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ", ".join(str(r) for r in sorted(ranks))

@@ -1,0 +1,76 @@
+"""The story of one fault: what was seen, what was decided, and when each stage ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onward.core.facts import FaultReport
+
+STAGES = ("detect", "pause", "mend", "form", "resume")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Open from the first fault until every rank has committed a step again."""
+
+    number: int
+    faults: tuple[FaultReport, ...]
+    step: int  # the job's step when the first fault was seen
+    opened_at: float  # manager's clock
+    policy: str = ""
+    why: tuple[str, ...] = ()
+    marks: tuple[tuple[str, float], ...] = ()  # (stage, when it ended), in order
+    closed_at: float | None = None
+    evidence: str = ""
+
+    def merged(self, faults: tuple[FaultReport, ...]) -> Incident:
+        return replace(self, faults=self.faults + faults)
+
+    def decided(self, policy: str, why: str) -> Incident:
+        if self.why and self.why[-1] == why and self.policy == policy:
+            return self
+        return replace(self, policy=policy, why=(*self.why, why))
+
+    def marked(self, stage: str, now: float) -> Incident:
+        """Record that `stage` ended. A stage that is gone through again keeps its last end."""
+        kept = tuple(m for m in self.marks if m[0] != stage)
+        return replace(self, marks=(*kept, (stage, now)))
+
+    def closed(self, now: float) -> Incident:
+        return replace(self.marked("resume", now), closed_at=now)
+
+    def timeline_ms(self) -> list[tuple[str, float]]:
+        """How long each stage took."""
+        out, last = [], self.opened_at
+        for stage, at in sorted(self.marks, key=lambda m: m[1]):
+            out.append((stage, (at - last) * 1000.0))
+            last = at
+        return out
+
+    @property
+    def total_ms(self) -> float:
+        end = self.closed_at if self.closed_at is not None else (self.marks[-1][1] if self.marks else self.opened_at)
+        return (end - self.opened_at) * 1000.0
+
+    def headline(self) -> str:
+        first = self.faults[0]
+        more = f" (+{len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
+        return f"rank {first.rank} {describe(first)}{more}"
+
+
+def describe(fault: FaultReport) -> str:
+    """The fault in a few words."""
+    match fault.kind:
+        case "signal":
+            return f"killed ({fault.text})"
+        case "exit":
+            return f"exited ({fault.text})"
+        case "hang":
+            return "hung"
+        case "stall":
+            return "and all others stalled"
+        case "exception":
+            what = "retryable error" if fault.retryable else "error"
+            return f"raised a {what} ({fault.text.splitlines()[0][:80] if fault.text else 'no text'})"
+        case other:
+            return f"{other}: {fault.text[:80]}"

@@ -1,0 +1,56 @@
+"""The manager that `onward run` starts for a job on one node: `python -m onward.manager SPEC`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from onward.core.policy import Policy
+from onward.core.recovery import Limits
+from onward.manager.logic import ManagerSettings
+from onward.manager.server import ManagerServer
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher hands over on the command line. The listening socket comes as a descriptor."""
+
+    fd: int
+    parent: int
+    world_size: int
+    nodes: int
+    policies: list[Policy]
+    limits: Limits
+    hang_floor_s: float
+    hang_first_s: float
+    journal: str
+
+
+def main() -> None:
+    import ctypes
+    import signal
+
+    spec = msgspec.json.decode(sys.argv[1], type=Spec)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # end with the launcher
+    if os.getppid() != spec.parent:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launcher decides
+    sock = socket.socket(fileno=spec.fd)
+    settings = ManagerSettings(
+        world_size=spec.world_size,
+        nodes=spec.nodes,
+        policies=tuple(spec.policies),
+        limits=spec.limits,
+        hang_floor_s=spec.hang_floor_s,
+        hang_first_s=spec.hang_first_s,
+    )
+    server = ManagerServer(settings, bytes.fromhex(os.environ["ONWARD_TOKEN"]), Path(spec.journal))
+    asyncio.run(server.serve(sock, idle_s=3600.0))
+
+
+if __name__ == "__main__":
+    main()

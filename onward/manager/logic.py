@@ -1,0 +1,244 @@
+"""The manager's work, without any I/O: facts in, orders out. The simulator drives the same code."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from onward.core import health
+from onward.core.agreement import Part
+from onward.core.facts import FaultReport, RankFacts, Stage
+from onward.core.incident import Incident
+from onward.core.policy import Policy
+from onward.core.recovery import Job, Limits, Phase, advance, current, new_job
+from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Job)
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """What a manager is told at its start."""
+
+    world_size: int
+    nodes: int
+    policies: tuple[Policy, ...]
+    limits: Limits
+    hang_floor_s: float = 0.7
+    hang_first_s: float = 120.0
+
+
+class ManagerLogic:
+    """See the module's docstring. `out` collects what is to be sent: (node or None for all, message)."""
+
+    def __init__(self, settings: ManagerSettings, record: bytes = b"") -> None:
+        self.settings = settings
+        self.job: Job | None = None
+        self.facts: dict[int, RankFacts] = {}
+        self.out: list[tuple[int | None, Any]] = []
+        self.closed: list[Incident] = []
+        self._seen: dict[int, int] = {}  # node -> facts version
+        self._version = 0
+        self._records = [record] if record else []
+        self._terms = [0]
+        self._step_times: deque[float] = deque(maxlen=64)
+        self._last_step: dict[int, int] = {}
+        self._captured: set[tuple[int, int]] = set()
+        self._accused: dict[int, FaultReport] = {}
+        self.changed_job = False
+
+    # ------------------------------------------------------------------------------------------ facts in
+
+    def forget(self, node: int) -> None:
+        """The connection to `node` is new: its numbering starts again."""
+        self._seen.pop(node, None)
+
+    def on_facts(self, message: AgentFacts, now: float) -> None:
+        if message.version <= self._seen.get(message.node, 0):
+            return
+        first = message.node not in self._seen
+        self._seen[message.node] = message.version
+        for f in message.ranks:
+            self.facts[f.rank] = f
+            self._time_step(f)
+        if self.job is None:
+            self._terms.append(message.term)
+            if message.record:
+                self._records.append(message.record)
+            if len(self._seen) < self.settings.nodes:
+                return
+            self._take_office()
+        self.think(now)
+        if first:
+            self._send_orders()
+
+    def _take_office(self) -> None:
+        """All agents are here: go on from the newest record any of them holds, or begin."""
+        jobs = []
+        for record in self._records:
+            try:
+                jobs.append(_decoder.decode(record))
+            except msgspec.MsgspecError:
+                self._note("a generation record could not be read and was left aside")
+        term = max([*self._terms, *(j.term for j in jobs)]) + 1
+        if jobs:
+            best = max(jobs, key=lambda j: (j.term, j.generation, j.attempt, j.incidents, j.restarts_used))
+            self.job = replace(best, term=term, limits=self.settings.limits)
+            self._note(f"a new manager (term {term}) goes on at generation {best.generation}, phase {best.phase.value}")
+        else:
+            s = self.settings
+            self.job = replace(new_job(s.world_size, s.policies, s.limits), term=term)
+        self._version += 1
+        self.changed_job = True
+
+    def _time_step(self, f: RankFacts) -> None:
+        step = f.progress.step
+        if f.stage is Stage.TRAINING and f.resumed and step > self._last_step.get(f.rank, -1) and f.progress.step_s > 0:
+            self._last_step[f.rank] = step
+            self._step_times.append(f.progress.step_s)
+
+    # ------------------------------------------------------------------------------------------ thinking
+
+    def think(self, now: float) -> None:
+        """Follow the facts; send orders when what is wanted has changed."""
+        if self.job is None:
+            return
+        self._look_for_hangs(now)
+        facts = {
+            r: replace(f, fault=self._accused[r]) if r in self._accused and f.alive and f.fault is None else f
+            for r, f in self.facts.items()
+        }
+        steps_s = self._limit() if len(self._step_times) >= 3 else 30.0
+        job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
+        decision = advance(job, facts, now)
+        for text in decision.why:
+            self._note(text)
+        for incident in decision.closed:
+            self.closed.append(incident)
+            self.out.append((None, IncidentNote(incident=incident, open=False)))
+        if decision.job != job:
+            if decision.job.incident is not None and decision.job.incident != job.incident:
+                self.out.append((None, IncidentNote(incident=decision.job.incident, open=True)))
+            self.job = replace(decision.job, limits=self.job.limits)
+            self._accused = {
+                r: f for r, f in self._accused.items() if self.job.incarnations[r] == f.incarnation
+            }
+            self._version += 1
+            self.changed_job = True
+            self._send_orders()
+
+    def _limit(self) -> float:
+        s = self.settings
+        return health.limit_s(tuple(self._step_times), s.hang_floor_s, s.hang_first_s)
+
+    def _look_for_hangs(self, now: float) -> None:
+        job = self.job
+        assert job is not None
+        if job.phase is not Phase.RUNNING:
+            self._captured.clear()
+            return
+        here = current(job, self.facts)
+        training = {r: f for r, f in here.items() if f.stage is Stage.TRAINING and f.generation == job.generation}
+        if len(training) < job.world_size or not all(f.progress.step >= 0 for f in training.values()):
+            return
+        found = health.suspect({r: f.progress for r, f in training.items()}, self._limit())
+        if found is None:
+            self._captured.clear()
+            return
+        for r in found.ranks:
+            if (r, training[r].incarnation) not in self._captured:
+                self._captured.add((r, training[r].incarnation))
+                self.out.append((training[r].node, CaptureStacks(rank=r, incarnation=training[r].incarnation)))
+        if not found.certain:
+            return
+        if found.ranks:
+            for r in found.ranks:
+                f = training[r]
+                self._accused[r] = FaultReport(
+                    kind="hang", rank=r, incarnation=f.incarnation, step=f.progress.step, text=found.why, at=now
+                )
+        else:
+            r, f = min(training.items())
+            self._accused[r] = FaultReport(
+                kind="stall", rank=r, incarnation=f.incarnation, step=f.progress.step, text=found.why,
+                retryable="communication", at=now,
+            )
+
+    @property
+    def wake_at(self) -> float | None:
+        return self.job.deadline if self.job is not None else None
+
+    def _note(self, text: str) -> None:
+        self.out.append((None, Note(text=text)))
+
+    # ------------------------------------------------------------------------------------------ orders out
+
+    def record(self) -> bytes:
+        return _encoder.encode(self.job) if self.job is not None else b""
+
+    def _send_orders(self) -> None:
+        assert self.job is not None
+        for node in sorted(self._seen):
+            self.out.append((node, self.orders(node)))
+
+    def orders(self, node: int) -> Orders:
+        """All that is wanted of `node`, now."""
+        job = self.job
+        assert job is not None
+        ranks = sorted(r for r in range(job.world_size) if self._node_of(r) == node)
+        exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1}.get(job.phase)
+        return Orders(
+            term=job.term,
+            version=self._version,
+            generation=job.generation,
+            ranks=[self._rank_order(job, r) for r in ranks],
+            attempt=job.attempt,
+            phase=job.phase.value,
+            exit_code=exit_code,
+            reason=job.reason,
+            root_cause=job.root_cause,
+            job=self.record(),
+        )
+
+    def _node_of(self, rank: int) -> int:
+        return rank // (self.settings.world_size // self.settings.nodes)
+
+    def _rank_order(self, job: Job, rank: int) -> RankOrder:
+        wants: dict[Phase, Want] = {
+            Phase.STARTING: "start",
+            Phase.RUNNING: "run",
+            Phase.PAUSING: "pause",
+            Phase.FORMING: "form",
+            Phase.FINISHING: "finish",
+            Phase.SUCCEEDED: "finish",
+            Phase.FAILED: "stop",
+        }
+        want = wants[job.phase]
+        form = self._form(job, rank) if want in ("form", "run") else None
+        why = job.incident.why[-1] if job.incident is not None and job.incident.why else ""
+        return RankOrder(
+            rank=rank, incarnation=job.incarnations[rank], generation=job.generation, want=want, form=form, why=why
+        )
+
+    def _form(self, job: Job, rank: int) -> Form:
+        a = job.agreement
+        if a is None:
+            return Form(world_size=job.world_size)
+        part = a.parts[rank]
+        receivers = [r for r, p in a.parts.items() if p is Part.RECEIVE]
+        givers = [a.sources[i % len(a.sources)] for i in range(len(receivers))]
+        source = ""
+        if part is Part.RECEIVE:
+            giver = givers[receivers.index(rank)]
+            source = self.facts[giver].serve if giver in self.facts else ""
+        return Form(
+            world_size=job.world_size,
+            step=a.step,
+            part=part.value,
+            source=source,
+            serves=sum(1 for g in givers if g == rank),
+        )

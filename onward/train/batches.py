@@ -1,0 +1,177 @@
+"""Batches that survive a redo and a replacement.
+
+Over a map-style data set, which samples belong to step k is a function of (seed, k, rank) alone: nothing has to be
+rewound. Over any other iterable (a DataLoader), items drawn in the current step are kept until it commits and handed
+out again in a redo; a replacement skips forward to where its rank was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from onward.errors import UsageError
+
+if TYPE_CHECKING:
+    from onward.train.run import Run
+
+
+class Batches(Protocol):
+    """What `run.batches` returns."""
+
+    @property
+    def position(self) -> int: ...
+
+    def rewind(self, position: int) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __next__(self) -> Any: ...
+
+
+def batches_over(run: Run, source: Any, **options: Any) -> Batches:
+    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and "global_batch" in options:
+        return Sampled(run, source, **options)
+    if options:
+        raise UsageError(
+            "run.batches(source, global_batch=...) needs a data set with len() and []; over an iterable such as a "
+            f"DataLoader it takes no options (got {', '.join(sorted(options))})"
+        )
+    if not isinstance(source, Iterable):
+        raise UsageError("run.batches needs a data set with len() and [], or an iterable such as a DataLoader")
+    return Replayed(source)
+
+
+class Sampled:
+    """This rank's share of each global batch, by step number."""
+
+    def __init__(
+        self,
+        run: Run,
+        dataset: Any,
+        *,
+        global_batch: int,
+        micro_batch: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        world = run.world_size
+        problems = []
+        if global_batch < 1 or global_batch % world:
+            problems.append(f"global_batch={global_batch} must be a positive multiple of the {world} ranks")
+        if len(dataset) < global_batch:
+            problems.append(f"the data set has {len(dataset)} samples, fewer than one global batch of {global_batch}")
+        if micro_batch is not None and (micro_batch < 1 or (global_batch // world) % micro_batch):
+            problems.append(f"micro_batch={micro_batch} must divide this rank's {global_batch // world} samples")
+        if problems:
+            raise UsageError(problems)
+        self._run = run
+        self._dataset = dataset
+        self._global = global_batch
+        self._micro = micro_batch or global_batch // world
+        self._seed = seed
+        self._shuffle = shuffle
+        self._collate = collate or torch.utils.data.default_collate
+        self._order: tuple[int, torch.Tensor | range] = (-1, range(0))
+        self._live: Iterator[Any] | None = None
+        self._live_step = -1
+        self.ids: list[int] = []  # sample ids of the batch drawn last
+
+    def __len__(self) -> int:
+        """Steps in an epoch; what does not fill a global batch is left out."""
+        return len(self._dataset) // self._global
+
+    def sample_ids(self, step: int) -> list[int]:
+        """Which samples this rank trains on in `step`."""
+        epoch, k = divmod(step, len(self))
+        if self._order[0] != epoch:
+            order: torch.Tensor | range = range(len(self._dataset))
+            if self._shuffle:
+                generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+                order = torch.randperm(len(self._dataset), generator=generator)
+            self._order = (epoch, order)
+        share = self._global // self._run.world_size
+        first = k * self._global + self._run.rank * share
+        return [int(i) for i in self._order[1][first : first + share]]
+
+    def __iter__(self) -> Iterator[Any]:
+        ids = self.sample_ids(self._run._tx.step)
+        for first in range(0, len(ids), self._micro):
+            self.ids = ids[first : first + self._micro]
+            yield self._collate([self._dataset[i] for i in self.ids])
+
+    def __next__(self) -> Any:
+        """One micro-batch, for blocks that take them by hand."""
+        step = self._run._tx.step
+        if self._live is None or self._live_step != step or not self._run._tx.open:
+            self._live, self._live_step = iter(self), step
+        return next(self._live)
+
+    @property
+    def position(self) -> int:
+        return 0
+
+    def rewind(self, position: int) -> None:
+        self._live = None
+
+
+class Replayed:
+    """Items of an iterable, in order, over and over; a redo gets the items it had drawn."""
+
+    def __init__(self, source: Iterable[Any]) -> None:
+        self._source = source
+        self._iterator: Iterator[Any] | None = None
+        self._drawn = 0  # items taken from the source
+        self._kept: list[Any] = []  # those since the last commit
+        self._next = 0  # items handed out
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        first_kept = self._drawn - len(self._kept)
+        if self._next < self._drawn and self._next >= first_kept:
+            item = self._kept[self._next - first_kept]
+        else:
+            item = self._take()
+            self._kept.append(item)
+            del self._kept[: -self._KEEP]
+        self._next += 1
+        return item
+
+    _KEEP = 64
+
+    def _take(self) -> Any:
+        for _ in range(2):
+            if self._iterator is None:
+                self._iterator = iter(self._source)
+            try:
+                item = next(self._iterator)
+                self._drawn += 1
+                return item
+            except StopIteration:
+                self._iterator = None
+                sampler = getattr(self._source, "sampler", None)
+                if hasattr(sampler, "set_epoch"):
+                    self._epoch = getattr(self, "_epoch", 0) + 1
+                    sampler.set_epoch(self._epoch)
+        raise UsageError("run.batches: the iterable is empty")
+
+    @property
+    def position(self) -> int:
+        return self._next
+
+    def rewind(self, position: int) -> None:
+        """Hand out item number `position` next."""
+        if position < self._drawn - len(self._kept):
+            self._iterator, self._drawn, self._kept, self._next = None, 0, [], 0
+            sampler = getattr(self._source, "sampler", None)
+            if hasattr(sampler, "set_epoch"):
+                self._epoch = 0
+                sampler.set_epoch(0)
+        while self._drawn < position:
+            self._kept = [*self._kept[-self._KEEP + 1 :], self._take()]
+        self._next = position

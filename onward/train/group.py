@@ -1,0 +1,473 @@
+"""Process groups that can be interrupted and rebuilt in place, under wrappers that never notice.
+
+A `Group` is what DDP, DeviceMesh and user code hold. It owns an inner gloo (NCCL, HCCL) group of the current
+generation, and forwards to it. When the generation ends the inner group is aborted: everyone blocked in it wakes up,
+and the next generation gives the same `Group` a new inner one. Three rules, each learnt the hard way:
+
+- a wait is on an event of our own, because a gloo thread in a blocking wait can miss the wake-up;
+- an aborted operation completes its future *normally*: an exception there crashes DDP's reducer. So the generation is
+  marked failed first, and nobody applies an update without asking it;
+- what belongs to a generation (failure mark, pending operations, connections) is never shared with the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import PrefixStore, ProcessGroup
+
+from onward.errors import Unwind
+from onward.train.backends import Backend, connect
+from onward.train.loopback import answer
+from onward.train.sockets import Connections, open_sockets
+
+ABORT_GRACE_S = 0.02  # gloo's time to end an operation whose sockets were shut, before we end it ourselves
+
+
+class Generation:
+    """One membership of the process group, as seen by one rank."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.failed = ""  # why; set before anything that was waiting is released
+        self.broken = False  # an operation ended without its result
+        self._lock = threading.Lock()
+        self._pending: dict[int, GroupWork] = {}
+        self._connections: list[Connections] = []
+        self._aborters: list[Callable[[], None]] = []
+        self._count = 0
+
+    def fail(self, why: str) -> None:
+        with self._lock:
+            if not self.failed:
+                self.failed = why
+
+    def add(self, work: GroupWork) -> None:
+        with self._lock:
+            self._count += 1
+            work.number = self._count
+            self._pending[work.number] = work
+
+    def remove(self, work: GroupWork) -> float:
+        """Returns the launch time of the oldest operation still pending, 0 when there is none."""
+        with self._lock:
+            self._pending.pop(work.number, None)
+            return min((w.launched_at for w in self._pending.values()), default=0.0)
+
+    @property
+    def pending(self) -> int:
+        return len(self._pending)
+
+    def guard(self, connections: Connections | None, abort: Callable[[], None] | None) -> None:
+        with self._lock:
+            if connections is not None:
+                self._connections.append(connections)
+            if abort is not None:
+                self._aborters.append(abort)
+
+    def drop_connections(self) -> int:
+        with self._lock:
+            connections = list(self._connections)
+        return sum(c.shut() for c in connections)
+
+    def abort(self, why: str) -> None:
+        """Wake everybody who waits in this generation. Safe from any thread, any number of times."""
+        self.fail(why)
+        with self._lock:
+            connections, aborters = list(self._connections), list(self._aborters)
+        for c in connections:
+            c.shut()
+        for abort in aborters:
+            abort()
+        deadline = time.monotonic() + ABORT_GRACE_S
+        while self._pending and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with self._lock:
+            left = list(self._pending.values())
+        for work in left:
+            work.finish(failed=True)
+
+
+class GroupWork(dist.Work):
+    """An operation under way whose wait can always be ended."""
+
+    def __init__(self, owner: Groups, generation: Generation, inner: Any, tensors: Any) -> None:
+        super().__init__()
+        self.number = 0
+        self.launched_at = time.monotonic()
+        self._owner = owner
+        self._generation = generation
+        self._inner = inner
+        self._tensors = tensors
+        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self._future: torch.futures.Future[Any] | None = None
+        self.failed = False
+        self._log: Callable[[Any], None] | None = None
+
+    def begin(self) -> None:
+        self._generation.add(self)
+        try:
+            future = self._inner.get_future()
+        except RuntimeError:
+            future = None
+        if future is not None:
+            future.add_done_callback(self._on_done)
+        else:
+            threading.Thread(target=self._wait_in_thread, daemon=True).start()
+
+    def _wait_in_thread(self) -> None:
+        try:
+            self._inner.wait()
+            self.finish(failed=False)
+        except Exception as e:
+            self._generation.fail(str(e))
+            self.finish(failed=True)
+
+    def _on_done(self, future: torch.futures.Future[Any]) -> None:
+        try:
+            future.value()
+            failed = False
+        except Exception as e:
+            self._generation.fail(str(e))
+            failed = True
+        self.finish(failed)
+
+    def finish(self, failed: bool) -> None:
+        with self._lock:
+            if self._event.is_set():
+                return
+            self.failed = failed
+            if failed:
+                self._generation.broken = True
+            self._event.set()
+            future = self._future
+        self._owner.completed(self._generation, self)
+        if future is not None:
+            future.set_result(self._tensors)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        if not self._event.is_set():
+            self._event.wait(timeout.total_seconds() or None)
+        if not self._event.is_set():
+            raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for a collective")
+        if self.failed:
+            self._owner.unwind(self._generation)
+        elif self._owner.accelerated:
+            self._inner.wait()  # order the result before the current stream
+        if self._log is not None:
+            self._log(self._tensors)
+            self._log = None
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._event.is_set()
+
+    def is_success(self) -> bool:
+        return self._event.is_set() and not self.failed
+
+    def exception(self) -> Any:
+        return None
+
+    def result(self) -> Any:
+        return self._tensors
+
+    def get_future(self) -> Any:
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future(devices=self._owner.devices) if self._owner.accelerated else (
+                    torch.futures.Future()
+                )
+                done = self._event.is_set()
+            else:
+                done = False
+        if done:
+            self._future.set_result(self._tensors)
+        return self._future
+
+
+class DoneWork(dist.Work):
+    """An operation that needed nobody else."""
+
+    def __init__(self, tensors: Any) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> Any:
+        return None
+
+    def result(self) -> Any:
+        return self._tensors
+
+    def get_future(self) -> Any:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
+class Groups:
+    """All groups of this process and the generation they belong to. One per process."""
+
+    def __init__(self, store: dist.Store, address: str, timeout_s: float) -> None:
+        self.store = store
+        self.address = address
+        self.timeout_s = timeout_s
+        self.generation = Generation(0)
+        self.alone = False  # loop-back: a spare, or a rehearsal
+        self.accelerated = False
+        self.devices: list[Any] = []
+        self.members: list[Group] = []
+        self.before_launch: Callable[[Group, str, Any], Any] | None = None
+        self.on_complete: Callable[[Generation, float], None] | None = None
+        self.on_unwind: Callable[[str], None] | None = None
+        self.retry: Callable[[], bool] | None = None
+        self._graveyard: list[tuple[Generation, list[Any]]] = []
+        self.skip_next = False  # injected: leave out the next collective
+
+    def open(self, number: int, world_size: int) -> None:
+        """Leave the current generation for `number` and connect every group anew."""
+        old = self.generation
+        generation = Generation(number)
+        inners = [g.detach() for g in self.members]
+        if old.pending:
+            self._graveyard.append((old, inners))  # its destructor would block on the stuck operation
+        self._graveyard = [(g, i) for g, i in self._graveyard if g.pending]
+        del inners
+        self.generation = generation
+        self.alone = False
+        for group in self.members:
+            group.attach(generation)
+
+    def completed(self, generation: Generation, work: GroupWork) -> None:
+        oldest = generation.remove(work)
+        if generation is self.generation and self.on_complete is not None:
+            self.on_complete(generation, oldest)
+
+    def unwind(self, generation: Generation) -> None:
+        """Leave the user's code: the operation that it waited for will not come."""
+        if self.on_unwind is not None:
+            self.on_unwind(generation.failed)
+        raise Unwind(generation.failed)
+
+
+class Group(ProcessGroup):
+    """The process group that user code and wrappers hold for life."""
+
+    def __init__(self, owner: Groups, name: str, rank: int, size: int, ranks: tuple[int, ...]) -> None:
+        super().__init__(rank, size)
+        self._owner = owner
+        self._name = name
+        self._desc = "onward"
+        self._rank, self._size = rank, size
+        self.ranks = ranks
+        self._inner: Backend | None = None
+        owner.members.append(self)
+        if not owner.alone:
+            self.attach(owner.generation)
+
+    def attach(self, generation: Generation) -> None:
+        store = PrefixStore(f"{generation.number}/{self._name}", self._owner.store)
+        before = open_sockets()
+        self._inner = connect(store, self._rank, self._size, self._owner.address, self._owner.timeout_s)
+        generation.guard(Connections(before), self._inner.abort)
+
+    def detach(self) -> Backend | None:
+        inner, self._inner = self._inner, None
+        return inner
+
+    # ------------------------------------------------------------------ what torch asks of a group
+
+    def getBackendName(self) -> str:
+        return "onward"
+
+    def name(self) -> str:
+        return "onward"
+
+    def getRank(self) -> int:
+        return self._rank
+
+    def getSize(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+    def getGroupDesc(self) -> str:
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._desc = desc
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        types = [torch.device("cpu")]
+        if self._owner.accelerated:
+            types.append(torch.device(self._owner.devices[0].type))
+        return types
+
+    def _get_backend(self, device: Any) -> Any:
+        return self
+
+    def get_group_store(self) -> dist.Store:
+        return self._owner.store
+
+    def supports_splitting(self) -> bool:
+        return False
+
+    # ------------------------------------------------------------------ operations
+
+    def _run(self, op: str, result: Any, *args: Any) -> dist.Work:
+        owner = self._owner
+        if owner.alone:
+            answer(op, self._rank, self._size, args)
+            recorded = owner.before_launch(self, op, result) if owner.before_launch else None
+            return DoneWork(result if recorded is None else recorded)
+        generation = owner.generation
+        if generation.failed:
+            owner.unwind(generation)
+        log = owner.before_launch(self, op, result) if owner.before_launch is not None else None
+        if owner.skip_next:
+            owner.skip_next = False
+            return DoneWork(result)
+        try:
+            inner = getattr(self._inner, op)(*args)
+        except RuntimeError as e:
+            generation.fail(str(e))
+            owner.unwind(generation)
+            raise
+        work = GroupWork(owner, generation, inner, result)
+        work._log = log
+        work.begin()
+        return work
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        return self._run("allreduce", tensors, tensors, _options(opts, c10d.AllreduceOptions))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
+        return self._run("allreduce_coalesced", tensors, tensors, _options(opts, c10d.AllreduceCoalescedOptions))
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        return self._run("broadcast", tensors, tensors, _options(opts, c10d.BroadcastOptions))
+
+    def reduce(self, tensors: Any, opts: Any = None) -> dist.Work:
+        return self._run("reduce", tensors, tensors, _options(opts, c10d.ReduceOptions))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        return self._run("allgather", outputs, outputs, inputs, _options(opts, c10d.AllgatherOptions))
+
+    def _allgather_base(self, output: Any, input: Any, opts: Any = None) -> dist.Work:
+        return self._run("_allgather_base", output, output, input, _options(opts, c10d.AllgatherOptions))
+
+    all_gather_single = _allgather_base
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        return self._run("allgather_coalesced", outputs, outputs, inputs, _options(opts, c10d.AllgatherOptions))
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        return self._run("gather", outputs, outputs, inputs, opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
+        return self._run("scatter", outputs, outputs, inputs, opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        return self._run("reduce_scatter", outputs, outputs, inputs, _options(opts, c10d.ReduceScatterOptions))
+
+    def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> dist.Work:
+        return self._run("_reduce_scatter_base", output, output, input, _options(opts, c10d.ReduceScatterOptions))
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        return self._run("alltoall", outputs, outputs, inputs, _options(opts, c10d.AllToAllOptions))
+
+    def alltoall_base(self, output: Any, input: Any, out_split: Any, in_split: Any, opts: Any = None) -> dist.Work:
+        opts = _options(opts, c10d.AllToAllOptions)
+        return self._run("alltoall_base", output, output, input, out_split, in_split, opts)
+
+    all_to_all_single = alltoall_base
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        return self._run("barrier", [], _options(opts, c10d.BarrierOptions))
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
+        return self._run("send", tensors, tensors, dst, tag)
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> dist.Work:
+        return self._run("recv", tensors, tensors, src, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
+        return self._run("recv_anysource", tensors, tensors, tag)
+
+
+def _options(opts: Any, kind: type) -> Any:
+    return kind() if opts is None else opts
+
+
+_SYNCING = frozenset(
+    {
+        "allreduce",
+        "allreduce_coalesced",
+        "allgather",
+        "_allgather_base",
+        "allgather_coalesced",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "alltoall",
+        "alltoall_base",
+        "barrier",
+    }
+)
+
+
+def is_syncing(op: str) -> bool:
+    """True when ending this operation proves that every member has entered it."""
+    return op in _SYNCING

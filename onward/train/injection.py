@@ -1,0 +1,96 @@
+"""Faults on purpose, carried out inside the rank that they are for, at the moment that was asked for.
+
+The agent is told first, so that the replacement does not fall into the same one again; the proof that a fault
+happened is left to the kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+
+from onward.train.group import Groups
+from onward.train.link import Link
+from onward.wire.messages import Injected, Injection
+
+
+class InjectedError(RuntimeError):
+    """What an injected exception raises; its text decides whether it is retryable."""
+
+
+class Injector:
+    """Holds what is to happen in this rank."""
+
+    def __init__(self, link: Link, injections: list[Injection], groups: Groups) -> None:
+        self._link = link
+        self._groups = groups
+        self._waiting = list(injections)
+        self._slow_until = -1
+        self._slow_s = 0.0
+
+    def at(self, moment: str, step: int) -> None:
+        """Called at `moment` of `step`: carry out what is due."""
+        if self._link.injections:
+            fresh, self._link.injections = self._link.injections, []
+            self._waiting.extend(fresh)
+        if self._slow_s and moment == "begin":
+            time.sleep(self._slow_s)
+        if not self._waiting:
+            return
+        due = [i for i in self._waiting if i.at == moment and (i.step < 0 or i.step <= step)]
+        for injection in due:
+            self._waiting.remove(injection)
+            self._link.send(Injected(id=injection.id))
+            self._do(injection)
+
+    def _do(self, i: Injection) -> None:
+        match i.kind:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "segv":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "abort":
+                os.abort()
+            case "exit-code":
+                os._exit(i.code or 1)
+            case "exception":
+                raise InjectedError(i.text or "injected: Connection reset by peer")
+            case "bug":
+                raise ValueError(i.text or "injected: an error that no retry cures")
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "sleep-hang":
+                time.sleep(i.seconds or 1e6)
+            case "gil-hang":
+                # usleep through PyDLL keeps the interpreter lock: no thread of this process runs meanwhile.
+                until = time.monotonic() + (i.seconds or 1e6)
+                libc = ctypes.PyDLL(None)
+                while time.monotonic() < until:
+                    libc.usleep(ctypes.c_uint(999_999))
+            case "endless-loop":
+                until = time.monotonic() + (i.seconds or 1e6)
+                while time.monotonic() < until:
+                    pass
+            case "drop-connections":
+                self._groups.generation.drop_connections()
+            case "skip-collective":
+                self._groups.skip_next = True
+            case "slow":
+                self._slow_s = i.seconds or 0.2
+            case "oom":
+                _exhaust_memory()
+            case _:
+                raise ValueError(f"unknown injection {i.kind!r}")
+
+
+def _exhaust_memory() -> None:
+    """Allocate for real until the kernel says no, under a limit that spares the rest of the machine."""
+    import resource
+
+    now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20), now + (256 << 20)))
+    held = []
+    while True:
+        held.append(bytearray(16 << 20))

@@ -1,0 +1,155 @@
+"""The rank's connection to its agent: one thread that listens, so that news arrives while user code computes."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from onward.errors import WireError
+from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
+from onward.wire.messages import (
+    Hello,
+    Inject,
+    Injection,
+    RankOrder,
+    StoreReply,
+    StoreRequest,
+    Welcome,
+    encoder,
+    to_rank,
+)
+from onward.wire.page import Page
+
+BEAT_S = 0.1
+
+
+class Interrupted(Exception):
+    """A newer generation was ordered while waiting for an answer."""
+
+
+class Link:
+    """Sends reports, receives orders, and beats the status page. `on_pause` runs in the listening thread."""
+
+    def __init__(self, path: str, token: bytes, process: int) -> None:
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.connect(path)
+        greet_server_blocking(self._sock, token)
+        self._send_lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._replies: dict[int, StoreReply | None] = {}
+        self._next_id = 0
+        self._reader = FrameReader()
+        self.order: RankOrder | None = None
+        self.injections: list[Injection] = []
+        self.on_pause: Callable[[RankOrder], None] | None = None
+        self.page: Page | None = None
+        self.send(Hello(process=process, pid=os.getpid()))
+        self.welcome = self._first()
+
+    def _first(self) -> Welcome:
+        while True:
+            for body in self._receive():
+                message = decode(to_rank, body)
+                if isinstance(message, Welcome):
+                    return message
+                self._take(message)
+
+    def start(self, page: Page, on_pause: Callable[[RankOrder], None]) -> None:
+        self.page, self.on_pause = page, on_pause
+        page.touch("beat_ns")
+        threading.Thread(target=self._listen, name="onward-link", daemon=True).start()
+
+    def send(self, message: object) -> None:
+        data = pack(encoder, message)
+        with self._send_lock:
+            self._sock.sendall(data)
+
+    # ------------------------------------------------------------------------------------------ listening
+
+    def _receive(self) -> list[bytes]:
+        data = self._sock.recv(1 << 20)
+        if not data:
+            raise WireError("the agent closed the connection")
+        return self._reader.feed(data)
+
+    def _listen(self) -> None:
+        assert self.page is not None
+        poll = select.poll()  # not select(): a training process may hold more than 1024 descriptors
+        poll.register(self._sock, select.POLLIN)
+        try:
+            while True:
+                self.page.touch("beat_ns")
+                if not poll.poll(BEAT_S * 1000):
+                    continue
+                for body in self._receive():
+                    self._take(decode(to_rank, body))
+        except (WireError, OSError):
+            # Without its agent a rank has nobody to answer to: the launcher is gone, and so must we be.
+            os._exit(70)
+
+    def _take(self, message: object) -> None:
+        with self._changed:
+            match message:
+                case RankOrder():
+                    if self.order is None or _rank_of(message) >= _rank_of(self.order):
+                        self.order = message
+                case StoreReply():
+                    if message.id in self._replies:
+                        self._replies[message.id] = message
+                case Inject():
+                    self.injections.append(message.injection)
+                case _:
+                    pass
+            self._changed.notify_all()
+        if isinstance(message, RankOrder) and message.want == "pause" and self.on_pause is not None:
+            self.on_pause(message)
+
+    # ------------------------------------------------------------------------------------------ waiting
+
+    def wait_order(self, test: Callable[[RankOrder], bool], timeout_s: float | None = None) -> RankOrder | None:
+        """The latest order once it satisfies `test`; None on timeout."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while self.order is None or not test(self.order):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._changed.wait(left if left is not None else 1.0)
+            return self.order
+
+    def newer_than(self, generation: int) -> bool:
+        order = self.order
+        return order is not None and order.generation > generation
+
+    def ask(self, generation: int, op: str, key: str, timeout_s: float, **fields: object) -> StoreReply:
+        """A store operation, answered by whoever keeps the store of `generation`."""
+        with self._changed:
+            self._next_id += 1
+            number = self._next_id
+            self._replies[number] = None
+        deadline = time.monotonic() + timeout_s
+        try:
+            self.send(StoreRequest(id=number, generation=generation, op=op, key=key, **fields))  # type: ignore[arg-type]
+            with self._changed:
+                while True:
+                    reply = self._replies[number]
+                    if reply is not None:
+                        return reply
+                    if self.newer_than(generation):
+                        raise Interrupted(f"generation {generation} was left while waiting for {key}")
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError(f"no answer for {op} {key} of generation {generation} in {timeout_s:g} s")
+                    self._changed.wait(left)
+        finally:
+            with self._changed:
+                self._replies.pop(number, None)
+
+
+def _rank_of(order: RankOrder) -> tuple[int, int]:
+    """Orders of one generation follow each other in this sequence; an older one never replaces a newer one."""
+    return (order.generation, {"start": 0, "pause": 1, "form": 2, "run": 3, "finish": 4, "stop": 5}[order.want])

@@ -1,0 +1,578 @@
+"""`onward.init()` and what it returns: the run, its steps and its sections."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Generator, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from onward.core.facts import FaultReport, Scope, Stage
+from onward.devices import classify_error
+from onward.errors import StateError, Unwind, UsageError, WireError
+from onward.log import get_logger
+from onward.train.batches import Batches, batches_over
+from onward.train.group import Generation, Group, Groups
+from onward.train.injection import Injector
+from onward.train.link import Interrupted, Link
+from onward.train.local import LocalState
+from onward.train.protected import Protected
+from onward.train.recorder import Recorder
+from onward.train.store import LinkStore
+from onward.train.transaction import Transaction, note_zero_grad
+from onward.train.transfer import Server, fetch
+from onward.wire.messages import Form, RankOrder, Report
+from onward.wire.page import Page
+
+log = get_logger("onward.train")
+REHEARSALS = 2  # DDP settles its bucket layout in the first backward pass and uses it from the second on
+
+_run: Run | None = None
+
+
+def start(timeout_s: float = 1800.0, device: str | None = None) -> Run:
+    """See `onward.init`."""
+    global _run
+    if _run is not None:
+        raise UsageError("onward.init() was called before in this process; keep the run it returned")
+    if dist.is_initialized():
+        raise UsageError(
+            "torch.distributed is initialised already; call onward.init() instead of init_process_group, it does both"
+        )
+    path = os.environ.get("ONWARD_SOCKET")
+    if not path:
+        raise UsageError(
+            "this process was not started by `onward run`; start the script with "
+            f"`onward run --nproc-per-node N {os.path.basename(sys.argv[0] or 'script.py')}`"
+        )
+    link = Link(path, bytes.fromhex(os.environ["ONWARD_TOKEN"]), int(os.environ["ONWARD_PROCESS"]))
+    _run = Run(link, timeout_s, device)
+    return _run
+
+
+class Run:
+    """This rank's part in the job."""
+
+    def __init__(self, link: Link, timeout_s: float, device: str | None) -> None:
+        me = link.welcome
+        self.rank, self.local_rank, self.world_size = me.rank, me.local_rank, me.world_size
+        self.incarnation = me.incarnation
+        self.device = _device(device, me.local_rank)
+        self._link = link
+        self._token = bytes.fromhex(os.environ["ONWARD_TOKEN"])
+        self._page = Page(me.page)
+        self._spare = me.spare
+        self._scope = Scope.SETUP
+        self._begun = False
+        self._resumed = False
+        self._rehearsed = False
+        self._rehearsing = False
+        self._used_steps = False
+        self._groups = Groups(LinkStore(link, self._number), me.address, timeout_s)
+        self._groups.accelerated = self.device.type != "cpu"
+        self._groups.devices = [self.device]
+        self._groups.before_launch = self._before_launch
+        self._groups.on_complete = self._on_complete
+        self._groups.on_unwind = self._on_unwind
+        self._protected = Protected()
+        self._local = LocalState(me.local_dir, self._protected)
+        self._tx = Transaction(self._protected, self._local, self._groups, self._page)
+        self._recorder = Recorder(link, me.log, self._spare)
+        self._injector = Injector(link, me.injections, self._groups)
+        self._server = Server(me.address, self._token)
+        self._step_started = 0
+        self._loop_top = 0
+        register_optimizer_step_pre_hook(self._before_optimizer)
+        link.start(self._page, self._on_pause)
+        self._join_first()
+
+    # ------------------------------------------------------------------------------------- public
+
+    def protect(self, local: dict[str, Any] | None = None, **objects: Any) -> None:
+        """Name what a replacement must be given. `local` holds what differs from rank to rank."""
+        if self._begun:
+            raise UsageError("protect must be called before the first step")
+        if not objects and not local:
+            raise UsageError("protect needs at least one object, for example run.protect(model=model, optimizer=opt)")
+        problems = []
+        for is_local, group in ((False, objects), (True, local or {})):
+            for name, value in group.items():
+                try:
+                    self._protected.add(name, value, is_local)
+                except UsageError as e:
+                    problems.extend(e.problems)
+        if problems:
+            raise UsageError(problems)
+        note_zero_grad(self._tx, self._protected)
+
+    def steps(self, n: int) -> Iterator[Step]:
+        """The steps 0 to n-1. One that faults is run again, on every rank, from the same state."""
+        if not isinstance(n, int) or n < 0:
+            raise UsageError(f"steps needs a number of steps, got {n!r}")
+        if self._used_steps:
+            raise UsageError("run.steps() was used before; a run has one loop, put all its steps into it")
+        self._used_steps = True
+        return self._steps(n)
+
+    def batches(self, source: Any, **options: Any) -> Batches:
+        """Batches that survive a redo and a replacement. See `onward.train.batches`."""
+        made = batches_over(self, source, **options)
+        self._local.cursors.append(made)
+        return made
+
+    def section(self, name: str) -> Section:
+        """Marks work with collectives outside a step, such as evaluation."""
+        return Section(self, name)
+
+    # ------------------------------------------------------------------------------------- joining
+
+    def _number(self) -> int:
+        return self._groups.generation.number
+
+    def _join_first(self) -> None:
+        dist.Backend.register_backend("onward", self._make_group, extended_api=True, devices=["cpu", "cuda", "npu"])
+        if self._spare:
+            self._groups.alone = True
+            self._report(Stage.SETUP)
+            self._init_torch()
+            return
+        self._report(Stage.SETUP)
+        order = self._link.wait_order(lambda o: o.want in ("form", "run"))
+        assert order is not None
+        self._groups.generation = Generation(order.generation)
+        self._page.set("generation", order.generation)
+        try:
+            self._init_torch()
+        except RuntimeError as e:
+            self._fail_outside(f"could not form the group: {e}")
+        self._report(Stage.FORMED)
+        self._link.wait_order(lambda o: o.generation > order.generation or o.want == "run")
+        self._report(Stage.TRAINING)
+
+    def _init_torch(self) -> None:
+        timeout = timedelta(seconds=self._groups.timeout_s)
+        dist.init_process_group(
+            "onward", store=self._groups.store, rank=self.rank, world_size=self.world_size, timeout=timeout
+        )
+
+    def _make_group(self, options: Any, backend_options: Any) -> Group:
+        ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+        return Group(self._groups, options.group_id, options.group_rank, options.group_size, ranks)
+
+    # ------------------------------------------------------------------------------------- hooks
+
+    def _before_launch(self, group: Group, op: str, result: Any) -> Any:
+        over_world = group.size() == self.world_size
+        if self._groups.alone:
+            return self._recorder.replay(op, result) if not self._begun else None
+        self._injector.at("collective", self._tx.step)
+        if self._groups.skip_next:
+            return None
+        if self._tx.open:
+            self._tx.on_collective(op, over_world)
+        if over_world:
+            self._page.set("launched", self._page.get("launched") + 1)
+        if not self._page.get("launched_ns"):
+            self._page.touch("launched_ns")
+        self._page.touch("progress_ns")
+        return self._recorder.note(op) if not self._begun else None
+
+    def _on_complete(self, generation: Generation, oldest: float) -> None:
+        self._page.set("launched_ns", int(oldest * 1e9))
+        self._page.touch("progress_ns")
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._tx.open:
+            return
+        if not self._tx.gate():
+            raise Unwind(self._groups.generation.failed)
+        self._injector.at("optimizer", self._tx.step)
+
+    def _on_pause(self, order: RankOrder) -> None:
+        """In the link thread: a newer generation is wanted, so nobody may go on waiting in this one."""
+        if order.generation > self._number():
+            self._groups.generation.abort(order.why or "the job is paused")
+
+    def _on_unwind(self, why: str) -> None:
+        if self._scope in (Scope.STEP, Scope.BETWEEN):
+            return
+        self._fail_outside(why)
+
+    def _fail_outside(self, why: str) -> None:
+        """A fault where nothing can be run again: say so and wait for the next policy, which ends this process."""
+        fault = self._fault("exception", f"RuntimeError: {why}", retryable="communication")
+        self._report(Stage.TRAINING, fault=fault)
+        order = self._link.wait_order(lambda o: o.generation > self._number(), 120.0)
+        if order is not None:
+            self._report(Stage.PAUSED, generation=order.generation)
+            self._link.wait_order(lambda o: o.want == "stop", 600.0)
+        raise RuntimeError(f"a collective outside a step failed and cannot be run again: {why}")
+
+    # ------------------------------------------------------------------------------------- reports
+
+    def _report(self, stage: Stage, generation: int | None = None, fault: FaultReport | None = None) -> None:
+        step, clean, undo = self._tx.standing()
+        if self._spare and not self._begun:
+            step, clean, undo = -1, False, False
+        self._link.send(
+            Report(
+                stage=stage.value,
+                generation=self._number() if generation is None else generation,
+                step=step,
+                clean=clean,
+                undo=undo,
+                scope=self._scope.value,
+                resumed=self._resumed,
+                serve=self._server.address,
+                fault=fault,
+                local_steps=list(self._local.steps()),
+            )
+        )
+
+    def _fault(self, kind: str, text: str, trace: str = "", retryable: str = "") -> FaultReport:
+        return FaultReport(
+            kind=kind,
+            rank=self.rank,
+            incarnation=self.incarnation,
+            step=self._tx.step,
+            text=text,
+            traceback=trace,
+            retryable=retryable,
+            at=time.time(),
+        )
+
+    # ------------------------------------------------------------------------------------- the loop
+
+    def _steps(self, n: int) -> Generator[Step, None, None]:
+        self._scope = Scope.BETWEEN
+        if self._spare:
+            yield from self._park(n)
+        else:
+            self._tx.first_publish()
+        self._begun = True
+        self._page.set("step", self._tx.step)
+        try:
+            while True:
+                self._scope = Scope.BETWEEN
+                if self._pending_fault is not None or self._link.newer_than(self._number()):
+                    yield from self._recover(n)
+                if self._tx.step >= n:
+                    if self._finish():
+                        return
+                    continue
+                step = Step(self, self._tx.step)
+                yield step
+                if not step.entered:
+                    raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
+                self._scope = Scope.OUTSIDE
+        finally:
+            self._scope = Scope.OUTSIDE
+
+    _pending_fault: FaultReport | None = None
+
+    def _finish(self) -> bool:
+        """Wait until every rank is through the loop. False when the job needs us again."""
+        self._page.set("section", 1)
+        self._report(Stage.DONE)
+        number = self._number()
+        order = self._link.wait_order(lambda o: o.generation > number or o.want == "finish")
+        assert order is not None
+        self._page.set("section", 0)
+        if order.generation > number:
+            return False
+        self._scope = Scope.OUTSIDE
+        return True
+
+    # ------------------------------------------------------------------------------------- spares
+
+    def _park(self, n: int) -> Generator[Step, None, None]:
+        """Wait, alone, until there is a place for this process; then take it over."""
+        self._page.set("section", 1)
+        if self._link.welcome.step >= 2:
+            yield from self._rehearse(n)
+        self._report(Stage.PARKED, generation=0)
+        while True:
+            order = self._link.wait_order(lambda o: o.want == "form" and o.form is not None)
+            assert order is not None
+            assert order.form is not None
+            if order.form.step >= 1 and not self._rehearsed:
+                yield from self._rehearse(n)
+            if self._enter(order):
+                break
+        self._spare = False
+        self._begun = True
+        self._page.set("section", 0)
+
+    def _rehearse(self, n: int) -> Generator[Step, None, None]:
+        """Run the block alone, so that what is built in the first steps (buckets, kernels, threads) is there."""
+        was_alone, was_scope = self._groups.alone, self._scope
+        self._groups.alone = self._rehearsing = True
+        try:
+            for _ in range(REHEARSALS):
+                step = Step(self, min(max(self._link.welcome.step, 0), max(n - 1, 0)), rehearsal=True)
+                yield step
+                if step.error:
+                    log.warning("rank %d: the rehearsal of a step failed (%s)", self.rank, step.error)
+                    break
+            self._protected.clear_grads()
+            self._rehearsed = True
+        finally:
+            self._groups.alone, self._rehearsing, self._scope = was_alone, False, was_scope
+
+    # ------------------------------------------------------------------------------------- recovery
+
+    def _recover(self, n: int) -> Generator[Step, None, None]:
+        """Stand at the fence until the job goes on. Afterwards `_tx.step` is the agreed step."""
+        while True:
+            order = self._stand()
+            form = order.form
+            assert form is not None
+            if form.part == "receive" and form.step >= 1 and not self._layout_settled() and not self._rehearsed:
+                yield from self._rehearse(n)
+            if self._enter(order):
+                return
+
+    def _recover_here(self) -> None:
+        """`_recover` where no rehearsal can be needed."""
+        while True:
+            if self._enter(self._stand()):
+                return
+
+    def _stand(self) -> RankOrder:
+        """Report what is held, and wait to be told how to go on."""
+        number = self._number()
+        fault, self._pending_fault = self._pending_fault, None
+        if fault is not None:
+            self._report(Stage.TRAINING, fault=fault)
+        self._resumed = False
+        while True:
+            order = self._link.wait_order(lambda o: o.generation > number)
+            assert order is not None
+            self._groups.generation.abort(order.why)
+            if order.want == "pause":
+                self._report(Stage.PAUSED, generation=order.generation)
+                wanted = order.generation
+                order = self._link.wait_order(
+                    lambda o, wanted=wanted: o.generation > wanted or o.want != "pause"  # type: ignore[misc]
+                )
+                assert order is not None
+            if order.want == "form" and order.form is not None:
+                return order
+            number = max(number, order.generation - 1)
+            if order.want == "stop":
+                raise SystemExit(1)
+
+    def _enter(self, order: RankOrder) -> bool:
+        """Join the generation of `order` and arrive at its step. False when it has been left again meanwhile."""
+        form = order.form
+        assert form is not None
+
+        def interrupted() -> bool:
+            return self._link.newer_than(order.generation)
+
+        try:
+            self._groups.open(order.generation, form.world_size)
+            self._page.set("generation", order.generation)
+            self._page.set("launched", 0)
+            self._arrive(form, order.generation, interrupted)
+            for wrapper in self._protected.wrappers():
+                wrapper._update_process_group(wrapper.process_group)
+        except (RuntimeError, StateError, WireError, OSError, Interrupted) as e:
+            self._groups.generation.abort(str(e))
+            if not interrupted():
+                text = f"{type(e).__name__}: could not join generation {order.generation}: {e}"
+                log.info("rank %d: %s", self.rank, text)
+                self._pending_fault = self._fault("exception", text, retryable="communication")
+                if self._spare:
+                    self._report(Stage.PARKED, generation=0, fault=self._pending_fault)
+                    self._pending_fault = None
+            return False
+        self._report(Stage.FORMED)
+        after = self._link.wait_order(lambda o: o.generation > order.generation or o.want in ("run", "finish"))
+        assert after is not None
+        if after.generation > order.generation:
+            return False
+        self._resumed = False
+        self._page.set("step", self._tx.step)
+        self._page.touch("progress_ns")
+        self._report(Stage.TRAINING)
+        return True
+
+    def _arrive(self, form: Form, generation: int, interrupted: Any) -> None:
+        tx = self._tx
+        if form.part == "receive":
+            tx.clean, tx.undo, tx.open = False, False, False
+            manifest = fetch(form.source, self._token, generation, self._protected, interrupted, 60.0)
+            tx.moved_to(form.step)
+            tx.learn_from(manifest.last_sync)
+            self._begun = True
+        elif form.part == "undo":
+            tx.take_back(form.step)
+        else:
+            tx.keep()
+        if form.serves:
+            manifest, tensors = self._protected.describe(form.step, tx.learnt)
+            self._server.serve(generation, manifest, tensors, form.serves, interrupted)
+
+    def _layout_settled(self) -> bool:
+        return self._tx.step >= 1 or self._rehearsed
+
+    # ------------------------------------------------------------------------------------- one step
+
+    def _begin(self, step: Step) -> None:
+        for name in self._tx.begin():
+            if name not in self._tx.warned:
+                self._tx.warned.add(name)
+                log.warning(
+                    "rank %d: %s was changed outside a step; a redo cannot put that back. Move the change into the "
+                    "`with step:` block",
+                    self.rank,
+                    name,
+                )
+        self._scope = Scope.STEP
+        self._step_started = time.monotonic_ns()
+        self._injector.at("begin", step.index)
+
+    def _end(self, step: Step) -> None:
+        """The block ended without an exception."""
+        if self._groups.generation.broken:
+            step.committed = False
+            return self._note_break()
+        self._injector.at("end", step.index)
+        vote = self._tx.end()
+        if step.index == 0:
+            for wrapper in self._protected.wrappers():
+                wrapper.reducer._rebuild_buckets()
+        self._tx.applied()
+        if self._tx.needs_gate:
+            if not self._meet(step, vote):
+                return None
+        step.committed = True
+        self._committed(step)
+        return None
+
+    def _meet(self, step: Step, vote: int) -> bool:
+        """Wait at the gate until every rank has finished the step. False when the job decided to redo it."""
+        generation = self._number()
+        self._page.set("gate", 1)
+        try:
+            reply = self._link.ask(generation, "arrive", f"step/{step.index}", 1e9, amount=vote)
+        except Interrupted:
+            self._scope = Scope.BETWEEN
+            self._recover_here()
+            step.committed = self._tx.step == step.index + 1
+            if step.committed:
+                self._committed(step)
+            return False
+        finally:
+            self._page.set("gate", 0)
+        self._tx.settled(reply.number)
+        return True
+
+    def _committed(self, step: Step) -> None:
+        page = self._page
+        page.set("step", self._tx.step)
+        now = time.monotonic_ns()
+        page.set("step_ns", now - self._step_started)
+        page.set("own_ns", self._tx.own_ns)
+        page.set("progress_ns", now)
+        self._scope = Scope.OUTSIDE
+        if not self._resumed:
+            self._resumed = True
+            self._report(Stage.TRAINING)
+        if self._tx.broke_shape == "light":
+            self._pending_fault = self._fault(
+                "shape", "the block changed its shape; all ranks go back to careful steps", retryable="communication"
+            )
+
+    def _note_break(self) -> None:
+        """A collective failed: a peer is gone, or the job is paused. Either way the fence is next."""
+        if not self._link.newer_than(self._number()):
+            why = self._groups.generation.failed
+            found = classify_error("RuntimeError", why, self._link.welcome.retry_on)
+            kind = found.kind if found else "communication"
+            self._pending_fault = self._fault("exception", f"RuntimeError: {why}", retryable=kind)
+
+    def _failed(self, step: Step, kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> bool:
+        """The block raised. True when the step will be redone, False to let the error out."""
+        if isinstance(error, Unwind) or self._groups.generation.broken:
+            self._note_break()
+            return True
+        if not isinstance(error, Exception):
+            return False
+        text = f"{kind.__name__}: {error}"
+        trace = "".join(traceback.format_exception(kind, error, tb))[-20000:]
+        found = classify_error(kind.__name__, str(error), self._link.welcome.retry_on)
+        if found is None:
+            self._report(Stage.TRAINING, fault=self._fault("exception", text, trace))
+            return False
+        if found.kind == "memory":
+            self._tx.damaged()
+        self._pending_fault = self._fault("exception", text, trace, retryable=found.kind)
+        return True
+
+
+class Step:
+    """One step of the loop. Use it as `with step:`; `committed` says afterwards whether it counts."""
+
+    def __init__(self, run: Run, index: int, rehearsal: bool = False) -> None:
+        self.index = index
+        self.committed = False
+        self.entered = False
+        self.error = ""
+        self._run = run
+        self._rehearsal = rehearsal
+
+    def __enter__(self) -> Step:
+        if self.entered:
+            raise UsageError("a step can be entered once; take the next one from run.steps(n)")
+        self.entered = True
+        if not self._rehearsal:
+            self._run._begin(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if self._rehearsal:
+            self.error = f"{kind.__name__}: {error}" if kind is not None else ""
+            return error is None or isinstance(error, Exception)
+        if kind is None or error is None:
+            self._run._end(self)
+            return False
+        return self._run._failed(self, kind, error, tb)
+
+    def __repr__(self) -> str:
+        return f"<step {self.index}{' committed' if self.committed else ''}>"
+
+
+class Section:
+    """Work outside a step, where slowness is legal and collectives are expected."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run = run
+        self.name = name
+
+    def __enter__(self) -> Section:
+        self._outer = self._run._scope
+        self._run._page.set("section", self._run._page.get("section") + 1)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
+        self._run._page.set("section", max(0, self._run._page.get("section") - 1))
+        self._run._page.touch("progress_ns")
+
+
+def _device(wanted: str | None, local_rank: int) -> torch.device:
+    if wanted is not None:
+        return torch.device(wanted)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("cpu")

@@ -1,0 +1,265 @@
+"""One step as a transaction: what must be true before an update, and how to take it back.
+
+Between the fences a block draws random numbers, exchanges gradients and then changes the shared state. Two modes:
+
+- **careful**: the shared state is copied aside before the first change, local state is published when the block ends,
+  and all ranks meet at a gate outside the process group before the step counts. Correct for any block.
+- **light**: nothing is copied and nobody waits. Allowed once blocks have shown a regular shape on every rank: all
+  changes come after the last collective over the whole world, and nothing local changes after it either. Local state
+  is then published just before that collective is entered, so whoever sees it end knows that everybody's is safe.
+
+A run begins careful and becomes light by a vote at the gate. A block that then breaks the shape asks for a new
+generation, in which everyone is careful again.
+"""
+
+from __future__ import annotations
+
+import time
+
+from onward.train.group import Groups, is_syncing
+from onward.train.local import LocalState, Small, same
+from onward.train.protected import Protected
+from onward.wire.page import Page
+
+STEADY = 2  # blocks of one shape before a rank votes for light mode
+
+
+class Transaction:
+    """The state of the current step. Knows no network: waiting at the gate is the caller's."""
+
+    def __init__(self, protected: Protected, local: LocalState, groups: Groups, page: Page) -> None:
+        self._protected = protected
+        self._local = local
+        self._groups = groups
+        self._page = page
+        self.step = 0
+        self.open = False
+        self.clean = True
+        self.undo = False  # the copy taken is that of step-1 (after a commit) or of step (in the block)
+        self.light_at = 0  # >0: light mode; publish before this collective
+        self.never_light = False
+        self.broke_shape = ""
+        self.warned: set[str] = set()
+        self.own_ns = 0
+        self._at_end: int | None = None  # parameter versions when the last block ended
+        self._reset_block()
+        self._trace: tuple[int, ...] = ()
+        self._steady = 0
+
+    def _reset_block(self) -> None:
+        self._syncs = 0
+        self._gated = False
+        self._careful = False
+        self._published: Small | None = None
+        self._last_seen: Small | None = None
+        self._after_gate = 0
+        self._changed_before_gate = False
+        self._zeroed_early = False
+        self._copied = False
+
+    # ------------------------------------------------------------------------------------- the block
+
+    def first_publish(self) -> None:
+        """Make the state at the start of the first step safe."""
+        self._local.publish(self.step, self._local.capture())
+
+    def begin(self) -> list[str]:
+        """Open the block. Returns the names of what had changed outside a block, for a warning."""
+        start = time.perf_counter_ns()
+        versions = self._protected.versions()
+        outside = [] if self._at_end in (None, versions) else ["a parameter"]
+        self._versions = versions
+        self._reset_block()
+        self.open, self.clean, self.undo = True, True, False
+        self._had_grads = any(p.grad is not None for _, p in self._protected._parameters_cached())
+        self._protected.begin()
+        self._careful = not self.light_at
+        if self._careful and self.broke_shape == "early":
+            self._copy()
+        self._page.touch("progress_ns")
+        self.own_ns = time.perf_counter_ns() - start
+        return outside
+
+    def _copy(self) -> None:
+        if not self._copied:
+            self._protected.save_undo()
+            self._copied = True
+
+    def on_collective(self, op: str, over_world: bool) -> None:
+        """Before a collective of this block is entered."""
+        if self._gated:
+            self._after_gate += 1
+        if not over_world or not is_syncing(op):
+            return
+        self._syncs += 1
+        if self.light_at:
+            if self._syncs == self.light_at:
+                start = time.perf_counter_ns()
+                self._published = self._local.capture()
+                self._local.publish(self.step + 1, self._published)
+                self.own_ns += time.perf_counter_ns() - start
+        elif not self._gated:
+            self._last_seen = self._local.capture()
+
+    def on_zero_grad(self) -> None:
+        if not self._gated:
+            self._zeroed_early = True
+
+    def gate(self) -> bool:
+        """Before the first update of the block. False when a collective of this block had failed: do not update."""
+        if self._groups.generation.broken:
+            return False
+        if self._gated:
+            return True
+        start = time.perf_counter_ns()
+        self._gated = True
+        self._changed_before_gate = self._protected.versions() != self._versions
+        if self.light_at and self._published is None:
+            self._careful = True  # fewer collectives than usual: everybody sees that, so everybody is careful
+        if self._careful:
+            self._copy()
+        self.clean = False
+        self.own_ns += time.perf_counter_ns() - start
+        return True
+
+    def end(self) -> int:
+        """The block ended well. Returns this rank's vote: the collective to publish at in light mode, or 0."""
+        start = time.perf_counter_ns()
+        changed = self._protected.versions() != self._versions
+        final = self._local.capture()
+        vote = 0
+        self._carry()
+        if self._careful or self._published is None:
+            self._careful = True
+            if changed and not self._copied:
+                self.broke_shape = "early"  # changed without an optimizer we know: copy at the start from now on
+            self._local.publish(self.step + 1, final)
+            vote = self._learn(final)
+        else:
+            ok = same(final, self._published) and not self._after_gate and not self._changed_before_gate
+            if not ok:
+                self._local.publish(self.step + 1, final)
+                self.broke_shape = "light"
+            elif self._local.carry_grads:
+                self._local.publish(self.step + 1, final)
+        self.own_ns += time.perf_counter_ns() - start
+        return vote
+
+    @property
+    def needs_gate(self) -> bool:
+        return self._careful
+
+    def _learn(self, final: Small) -> int:
+        seen = self._last_seen
+        regular = (
+            self._syncs > 0
+            and seen is not None
+            and same(final, seen)
+            and not self._after_gate
+            and not self._changed_before_gate
+            and not self.never_light
+            and not self._local.carry_grads
+            and self.broke_shape == ""
+        )
+        trace = (self._syncs, int(regular))
+        self._steady = self._steady + 1 if regular and trace == self._trace else int(regular)
+        self._trace = trace
+        return self._syncs if self._steady >= STEADY else 0
+
+    def _carry(self) -> None:
+        """Gradients that live on into the next block, and are not zeroed there first, are local state."""
+        if self._had_grads and not self._zeroed_early and self.step > 0 and not self._local.carry_grads:
+            self._local.carry_grads = any(p.grad is not None for _, p in self._protected._parameters_cached())
+
+    def applied(self) -> None:
+        """The block's changes are all applied; whether the step counts is known after the gate."""
+        self.step += 1
+        self.open, self.clean = False, True
+        self.undo = self._copied
+        self._at_end = self._protected.versions()
+
+    def settled(self, agreed_light: int) -> None:
+        """The step counts, and the vote at the gate came out as `agreed_light`."""
+        if agreed_light and not self.light_at:
+            self._protected.drop_undo_if_large()
+            self.undo = False
+        self.light_at = agreed_light
+
+    @property
+    def learnt(self) -> int:
+        return self._trace[0] if self._trace and self._trace[1] and not self.never_light else 0
+
+    def learn_from(self, syncs: int) -> None:
+        """A source's word for the shape of a block, so that one regular step is enough for a replacement."""
+        self._trace, self._steady = (syncs, int(syncs > 0)), STEADY - 1 if syncs else 0
+
+    # ------------------------------------------------------------------------------------- going back
+
+    def standing(self) -> tuple[int, bool, bool]:
+        """(step, clean, undo) as a paused rank reports them."""
+        if not self.open:
+            return self.step, self.clean, self.undo
+        if self.clean:
+            return self.step, True, False
+        return self.step + 1, False, self._copied
+
+    def keep(self) -> None:
+        """Go on from where we stand: put back what an unfinished block had changed."""
+        if self.open:
+            self._rewind(self.step)
+        self.be_careful()
+
+    def take_back(self, step: int) -> None:
+        self._protected.undo()
+        self._rewind(step)
+        self.be_careful()
+
+    def moved_to(self, step: int) -> None:
+        """Shared state of `step` has been received."""
+        self._rewind(step, received=True)
+        self.be_careful()
+
+    def _rewind(self, step: int, received: bool = False) -> None:
+        self._protected.clear_grads()
+        if not received:
+            self._protected.rewind_small()
+        self._local.restore(step)
+        self.step, self.open, self.clean, self.undo = step, False, True, False
+        self._at_end = self._protected.versions()
+
+    def damaged(self) -> None:
+        """This rank's tensors cannot be trusted any more."""
+        self.clean = False
+        self._copied = False
+
+    def be_careful(self) -> None:
+        """A new generation: the next step meets at the gate, whatever was learnt."""
+        if self.broke_shape == "light":
+            self.never_light = True
+            self.broke_shape = ""
+        self.light_at = 0
+        self._page.set("launched_ns", 0)
+
+    def forget_versions(self) -> None:
+        self._at_end = None
+
+
+def note_zero_grad(tx: Transaction, protected: Protected) -> None:
+    """Tell the transaction when gradients are zeroed, so that stale ones are not taken for carried ones."""
+
+    def wrap(obj: object) -> None:
+        inner = obj.zero_grad  # type: ignore[attr-defined]
+        if getattr(inner, "_onward", False):
+            return
+
+        def zero_grad(*args: object, **kwargs: object) -> object:
+            if tx.open:
+                tx.on_zero_grad()
+            return inner(*args, **kwargs)
+
+        zero_grad._onward = True  # type: ignore[attr-defined]
+        obj.zero_grad = zero_grad  # type: ignore[attr-defined]
+
+    for obj in (*protected.optimizers.values(), *protected.modules.values()):
+        wrap(obj)
+

@@ -1,0 +1,227 @@
+"""Moving shared state from a rank that has it to one that needs it.
+
+Not over the process group: a transfer must be interruptible, must not care about the backend, and may happen while
+groups are being built. On the same machine the receiver reads the source's memory directly (one copy, no socket);
+otherwise, or where the kernel forbids that, bytes flow over a socket straight between tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+
+from onward.errors import StateError, WireError
+from onward.train.protected import Manifest, Protected
+from onward.wire.frames import MAX_FRAME, MAX_HELLO, FrameReader, proof
+
+_CHUNK = 4 << 20
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Want(msgspec.Struct, frozen=True):
+    """A receiver's question."""
+
+    generation: int
+    direct: bool  # it will read our memory itself
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+def boot_id() -> str:
+    """Equal for two processes that share a kernel (and so, perhaps, can read each other's memory)."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            return f.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+class Server:
+    """Serves this rank's state to those who need it, while the main thread stands at the fence."""
+
+    def __init__(self, address: str, token: bytes) -> None:
+        self._token = token
+        self._sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        self._sock.bind((address, 0))
+        self._sock.listen(64)
+        self.address = f"{address}|{self._sock.getsockname()[1]}"
+        _allow_reads()
+
+    def serve(
+        self, generation: int, manifest: Manifest, tensors: list[torch.Tensor], count: int, interrupted: Callable[[], bool]
+    ) -> None:
+        """Answer `count` receivers of `generation`, then return. StateError when interrupted."""
+        manifest = msgspec.structs.replace(manifest, pid=os.getpid(), boot=boot_id())
+        served: list[threading.Thread] = []
+        done: list[bool] = []
+        self._sock.settimeout(0.05)
+        while len(done) < count:
+            if interrupted():
+                raise StateError("interrupted while serving state")
+            try:
+                peer, _ = self._sock.accept()
+            except TimeoutError:
+                continue
+            thread = threading.Thread(
+                target=self._answer, args=(peer, generation, manifest, tensors, done, interrupted), daemon=True
+            )
+            thread.start()
+            served.append(thread)
+
+    def _answer(
+        self,
+        peer: socket.socket,
+        generation: int,
+        manifest: Manifest,
+        tensors: list[torch.Tensor],
+        done: list[bool],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        try:
+            with peer:
+                peer.settimeout(1.0)
+                channel = _Channel(peer, interrupted)
+                nonce = os.urandom(16)
+                channel.send(nonce)
+                if channel.receive(MAX_HELLO) != proof(self._token, nonce):
+                    return
+                want = msgspec.msgpack.decode(channel.receive(MAX_HELLO), type=Want)
+                if want.generation != generation:
+                    return
+                channel.send(msgspec.msgpack.encode(manifest))
+                if msgspec.msgpack.decode(channel.receive(MAX_HELLO), type=str) == "stream":
+                    for t in tensors:
+                        host = t if t.device.type == "cpu" else t.cpu()
+                        channel.send_raw(_memory(host))
+                if msgspec.msgpack.decode(channel.receive(MAX_HELLO), type=str) == "done":
+                    done.append(True)
+        except (WireError, OSError, msgspec.MsgspecError):
+            return
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def fetch(
+    source: str, token: bytes, generation: int, protected: Protected, interrupted: Callable[[], bool], wait_s: float
+) -> Manifest:
+    """Fill `protected` with the state that `source` serves for `generation`."""
+    host, _, port = source.rpartition("|")
+    deadline = time.monotonic() + wait_s
+    with socket.create_connection((host, int(port)), timeout=wait_s) as sock:
+        sock.settimeout(1.0)
+        channel = _Channel(sock, interrupted, deadline)
+        nonce = channel.receive(MAX_HELLO)
+        channel.send(proof(token, nonce))
+        channel.send(msgspec.msgpack.encode(Want(generation, True)))
+        manifest = msgspec.msgpack.decode(channel.receive(MAX_FRAME), type=Manifest)
+        targets = protected.targets(manifest)
+        host_side = [t if t.device.type == "cpu" and t.is_contiguous() else torch.empty_like(t, device="cpu").contiguous()
+                     for t in (t.detach() for t in targets)]
+        if _read_directly(manifest, host_side):
+            channel.send(msgspec.msgpack.encode("direct"))
+        else:
+            channel.send(msgspec.msgpack.encode("stream"))
+            for t in host_side:
+                channel.receive_raw(_memory(t))
+        with torch.no_grad():
+            for t, h in zip(targets, host_side, strict=True):
+                if t.data_ptr() != h.data_ptr():
+                    t.detach().copy_(h)
+        protected.accept(manifest, targets)
+        channel.send(msgspec.msgpack.encode("done"))
+    return manifest
+
+
+class _Channel:
+    """Frames and raw bytes on a socket, giving up when interrupted or late."""
+
+    def __init__(self, sock: socket.socket, interrupted: Callable[[], bool], deadline: float | None = None) -> None:
+        self._sock = sock
+        self._interrupted = interrupted
+        self._deadline = deadline
+        self._frames: list[bytes] = []
+
+    def _check(self) -> None:
+        if self._interrupted():
+            raise WireError("interrupted")
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise WireError("the peer is too slow")
+
+    def send(self, body: bytes) -> None:
+        self.send_raw(memoryview(len(body).to_bytes(4, "big") + body))
+
+    def send_raw(self, view: memoryview) -> None:
+        while len(view):
+            self._check()
+            try:
+                view = view[self._sock.send(view[:_CHUNK]) :]
+            except TimeoutError:
+                continue
+
+    def receive_raw(self, view: memoryview) -> None:
+        while len(view):
+            self._check()
+            try:
+                n = self._sock.recv_into(view[:_CHUNK])
+            except TimeoutError:
+                continue
+            if n == 0:
+                raise WireError("the peer closed the connection")
+            view = view[n:]
+
+    def receive(self, limit: int) -> bytes:
+        head = bytearray(4)
+        self.receive_raw(memoryview(head))
+        size = int.from_bytes(head, "big")
+        if size > limit:
+            raise WireError(f"frame of {size} bytes is over the limit of {limit}")
+        body = bytearray(size)
+        self.receive_raw(memoryview(body))
+        return bytes(body)
+
+
+def _memory(t: torch.Tensor) -> memoryview:
+    size = t.numel() * t.element_size()
+    if not size:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * size).from_address(t.data_ptr())).cast("B")
+
+
+def _allow_reads() -> None:
+    pr_set_ptracer, any_process = 0x59616D61, ctypes.c_ulong(-1)
+    _libc.prctl(pr_set_ptracer, any_process, 0, 0, 0)  # an error only means that there is no such restriction
+
+
+def _read_directly(manifest: Manifest, tensors: list[torch.Tensor]) -> bool:
+    """Copy the source's memory into `tensors`; False when it must be streamed instead."""
+    if not manifest.boot or manifest.boot != boot_id():
+        return False
+    for info, t in zip(manifest.tensors, tensors, strict=True):
+        left, size = 0, t.numel() * t.element_size()
+        if size and not info.address:
+            return False
+        while left < size:
+            local = _Iovec(t.data_ptr() + left, size - left)
+            remote = _Iovec(info.address + left, size - left)
+            n = _process_vm_readv(manifest.pid, local, remote)
+            if n <= 0:
+                return False
+            left += n
+    return True
+
+
+def _process_vm_readv(pid: int, local: _Iovec, remote: _Iovec) -> int:
+    call: Any = _libc.process_vm_readv
+    call.restype = ctypes.c_ssize_t
+    return int(call(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0))

@@ -1,0 +1,192 @@
+"""Every message between the processes of one job.
+
+Two conversations, both made of levels rather than changes, so that a lost, repeated or late message does no harm:
+an agent tells the manager all it knows (`AgentFacts`), the manager tells the agent all it wants (`Orders`); a rank
+tells its agent where it stands (`Report`), the agent passes on what is wanted of it (`RankOrder`). Each carries the
+fencing numbers it needs; older ones are dropped by the receiver.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from onward.core.facts import FaultReport, RankFacts
+from onward.core.incident import Incident
+
+Want = Literal["start", "form", "run", "pause", "finish", "stop"]
+
+
+class Injection(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault to cause on purpose, inside the rank that it is for."""
+
+    id: int
+    kind: str
+    rank: int = -1
+    step: int = -1
+    at: str = "begin"  # begin, forward, collective, optimizer, end
+    seconds: float = 0.0
+    code: int = 0
+    text: str = ""
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """How one rank arrives in a generation."""
+
+    world_size: int
+    step: int = -1  # agreed step; -1: a first start, nothing to agree on
+    part: Literal["fresh", "keep", "undo", "receive"] = "fresh"
+    source: str = ""  # where the state is served, for `receive`
+    serves: int = 0  # how many receivers will ask this rank for state
+
+
+class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What is wanted of one rank."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    want: Want
+    form: Form | None = None
+    why: str = ""
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All that the manager wants of one agent."""
+
+    term: int
+    version: int
+    generation: int
+    ranks: list[RankOrder]
+    attempt: int = 0
+    phase: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    root_cause: FaultReport | None = None
+    job: bytes = b""  # the generation record: what must outlive the manager
+
+
+class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All that an agent knows about its ranks."""
+
+    node: int
+    version: int
+    term: int  # highest term seen
+    orders_version: int
+    ranks: list[RankFacts]
+    record: bytes = b""  # the generation record it holds
+    stopping: bool = False
+    now: float = 0.0
+
+
+class IncidentNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An incident opened, changed or closed: for people."""
+
+    incident: Incident
+    open: bool
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A sentence for people: a decision, with its reason."""
+
+    text: str
+    at: float = 0.0
+
+
+class CaptureStacks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Write down what this rank is doing, before it is too late to ask."""
+
+    rank: int
+    incarnation: int
+
+
+# ---------------------------------------------------------------------------------- rank and agent
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """First word of a rank to its agent."""
+
+    process: int  # the agent's number for this process
+    pid: int
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The agent's answer: who this process is."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    incarnation: int
+    spare: bool  # a stand-in for `rank`, or a replacement: run alone up to the first step, then park
+    page: str  # path of the status page
+    local_dir: str  # where the rank's local state is kept safe
+    step: int = 0  # the job's step, for a rehearsal
+    injections: list[Injection] = []
+    retry_on: list[str] = []
+    address: str = "127.0.0.1"
+    log: list[bytes] = []  # results of the collectives before the first step, for a spare
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Where a rank stands."""
+
+    stage: str
+    generation: int
+    step: int = -1
+    clean: bool = False
+    undo: bool = False
+    scope: str = "setup"
+    resumed: bool = False
+    serve: str = ""
+    fault: FaultReport | None = None
+    local_steps: list[int] = []
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The result of a collective, kept for whoever must run this part of the script again."""
+
+    scope: str
+    index: int
+    data: bytes
+
+
+class StoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A key-value operation on the store of one generation. `wait` ops are answered when they can be."""
+
+    id: int
+    generation: int
+    op: Literal["set", "get", "add", "check", "delete", "compare_set", "arrive", "count", "append"]
+    key: str
+    value: bytes = b""
+    expected: bytes = b""
+    amount: int = 0
+
+
+class StoreReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    id: int
+    value: bytes = b""
+    number: int = 0
+    error: str = ""
+
+
+class Injected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The rank is about to carry out this injection: it must not fire a second time."""
+
+    id: int
+
+
+class Inject(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    injection: Injection
+
+
+FromRank = Hello | Report | Recorded | StoreRequest | Injected
+ToRank = Welcome | RankOrder | StoreReply | Inject
+FromAgent = AgentFacts
+FromManager = Orders | IncidentNote | Note | CaptureStacks
+
+encoder = msgspec.msgpack.Encoder()
+from_rank = msgspec.msgpack.Decoder(FromRank)
+to_rank = msgspec.msgpack.Decoder(ToRank)
+from_agent = msgspec.msgpack.Decoder(FromAgent)
+from_manager = msgspec.msgpack.Decoder(FromManager)

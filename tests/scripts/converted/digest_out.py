@@ -1,0 +1,1 @@
+../plain/digest_out.py
