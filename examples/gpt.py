@@ -6,6 +6,7 @@
 import argparse
 import math
 import random
+from array import array
 from pathlib import Path
 
 import torch
@@ -44,7 +45,7 @@ class Windows(Dataset):
         self.block = block
 
     def __len__(self):
-        return len(self.codes) - self.block
+        return max(0, len(self.codes) - self.block)
 
     def __getitem__(self, i):
         window = self.codes[i : i + self.block + 1]
@@ -94,13 +95,13 @@ class SampleIds:
     """Which samples this rank has trained on; kept as protected state, so that a redo does not count one twice."""
 
     def __init__(self):
-        self.seen = []
+        self.seen = array("q")
 
     def state_dict(self):
-        return {"seen": list(self.seen)}
+        return {"seen": self.seen.tobytes()}  # bytes: cheap to keep at every step, however long it gets
 
     def load_state_dict(self, state):
-        self.seen = list(state["seen"])
+        self.seen = array("q", state["seen"])
 
 
 def train(model, optimizer, scheduler, x, y):
@@ -119,7 +120,7 @@ rank, device = run.rank, run.device
 text = args.text.read_text(encoding="utf-8") if args.text else make_text(200_000, args.seed)
 dataset = Windows(text, args.block)
 if len(dataset) < args.batch:
-    parser.error(f"{args.text}: {len(text)} characters are too few for one batch; need {args.block + args.batch}")
+    parser.error(f"a text of {len(text)} characters is too short for one batch; need {args.block + args.batch}")
 
 torch.manual_seed(args.seed)
 model = GPT(len(dataset.alphabet), args.layers, args.heads, args.embd, args.block, args.dropout).to(device)
@@ -138,12 +139,12 @@ batches = run.batches(dataset, global_batch=args.batch, seed=args.seed)
 for step in run.steps(args.steps):
     with step:
         for i, x, y in batches:
-            ids.seen += i.tolist()
+            ids.seen.extend(i.tolist())
             loss = train(model, optimizer, scheduler, x.to(device), y.to(device))
     if step.committed and rank == 0 and (step.index + 1) % 10 == 0:
         print(f"step {step.index + 1} loss {loss.item():.4f}", flush=True)
 
 if args.digest:
-    state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "sample_ids": ids.seen}
+    state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "sample_ids": ids.seen.tolist()}
     state |= {"rng_torch": torch.get_rng_state(), "rng_python": random.getstate()}
     torch.save(state, f"{args.digest}.{rank}.pt")

@@ -1,7 +1,7 @@
 """Train a small CNN on a folder of PNG files per class, with DDP, and validate after every epoch.
 
     python examples/make_mnist.py --out data/mnist_png
-    onward run --nproc_per_node 4 examples/mnist_ddp.py --num_epochs 5 \
+    onward run --nproc_per_node 4 examples/mnist_ddp.py --num_epochs 5 \\
         --training_data data/mnist_png/training/ --validation_data data/mnist_png/testing/
 """
 

@@ -45,7 +45,7 @@ class Windows(Dataset):
         self.block = block
 
     def __len__(self):
-        return len(self.codes) - self.block
+        return max(0, len(self.codes) - self.block)
 
     def __getitem__(self, i):
         window = self.codes[i : i + self.block + 1]
@@ -116,7 +116,7 @@ device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_av
 text = args.text.read_text(encoding="utf-8") if args.text else make_text(200_000, args.seed)
 dataset = Windows(text, args.block)
 if len(dataset) < args.batch:
-    parser.error(f"{args.text}: {len(text)} characters are too few for one batch; need {args.block + args.batch}")
+    parser.error(f"a text of {len(text)} characters is too short for one batch; need {args.block + args.batch}")
 
 torch.manual_seed(args.seed)
 model = GPT(len(dataset.alphabet), args.layers, args.heads, args.embd, args.block, args.dropout).to(device)

@@ -38,7 +38,7 @@ RANK_KINDS = (
 )
 OWN_KINDS = ("kill-manager", "kill-agent", "kill-warm-parent", "kill-spares")
 KINDS = (*RANK_KINDS, "double", "during-recovery", *OWN_KINDS)
-MOMENTS = ("begin", "collective", "optimizer", "end")
+MOMENTS = ("begin", "forward", "collective", "optimizer", "end")
 _FIELDS = ("kind", "rank", "step", "at", "seconds", "code", "text", "when")
 
 

@@ -52,10 +52,16 @@ class Incident:
         end = self.closed_at if self.closed_at is not None else (self.marks[-1][1] if self.marks else self.opened_at)
         return (end - self.opened_at) * 1000.0
 
+    @property
+    def root_cause(self) -> FaultReport:
+        """The first fault that is not an echo: when a rank dies its peers report broken connections, perhaps sooner."""
+        return next((f for f in self.faults if f.retryable != "communication"), self.faults[0])
+
     def headline(self) -> str:
-        first = self.faults[0]
-        more = f" (+{len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
-        return f"rank {first.rank} {describe(first)}{more}"
+        root = self.root_cause
+        others = {f.rank for f in self.faults if f.rank != root.rank and f.retryable != "communication"}
+        more = f", and rank {', '.join(map(str, sorted(others)))}" if others else ""
+        return f"rank {root.rank} {describe(root)}{more}"
 
 
 def describe(fault: FaultReport) -> str:

@@ -296,6 +296,8 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         {f.rank for f in job.incident.faults if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
         | {r for r, f in here.items() if f.stage is Stage.EXITED}
     )
+    if job.phase is Phase.PAUSING and not dead:
+        return Decision(job)  # an echo of the first fault: its rank is on its way to the fence anyway
     step = max((f.progress.step for f in facts.values()), default=-1)
     retries = job.retries_at[1] + 1 if job.retries_at[0] == step else 1
     job = replace(job, retries_at=(step, retries))
@@ -305,10 +307,11 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE):
         return _restart(job, now, why)
     incarnations = tuple(i + 1 if r in dead else i for r, i in enumerate(job.incarnations))
+    already = job.phase is Phase.PAUSING  # a fault during the pause changes who is replaced, not the generation
     new = replace(
         job,
         phase=Phase.PAUSING,
-        generation=job.generation + 1,
+        generation=job.generation if already else job.generation + 1,
         incarnations=incarnations,
         restarts_used=job.restarts_used + len(dead),
         agreement=None,
@@ -381,7 +384,7 @@ def _late(f: RankFacts, kind: str, text: str) -> FaultReport:
 def _restart(job: Job, now: float, why: str) -> Decision:
     """The last rung: every rank starts again, within the budget."""
     assert job.incident is not None
-    root = job.incident.faults[0]
+    root = job.incident.root_cause
     if job.restarts_used >= job.limits.max_restarts:
         return _fail(job, now, root, f"{why}; the limit of {job.limits.max_restarts} restarts is used up")
     counts = dict(job.repeats)

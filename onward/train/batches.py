@@ -84,6 +84,11 @@ class Sampled:
         """Steps in an epoch; what does not fill a global batch is left out."""
         return len(self._dataset) // self._global
 
+    @property
+    def per_step(self) -> int:
+        """Micro-batches of this rank in one step."""
+        return self._global // self._run.world_size // self._micro
+
     def sample_ids(self, step: int) -> list[int]:
         """Which samples this rank trains on in `step`."""
         epoch, k = divmod(step, len(self))
@@ -145,6 +150,14 @@ class Replayed:
     _KEEP = 64
 
     def _take(self) -> Any:
+        """The next item of the source. Drawing it leaves the global random stream alone: a redo does not draw again."""
+        state = torch.get_rng_state()
+        try:
+            return self._take_any()
+        finally:
+            torch.set_rng_state(state)
+
+    def _take_any(self) -> Any:
         for _ in range(2):
             if self._iterator is None:
                 self._iterator = iter(self._source)

@@ -11,9 +11,15 @@ import os
 import signal
 import time
 
+import msgspec
+from torch.nn.modules.module import register_module_forward_pre_hook
+
 from onward.train.group import Groups
 from onward.train.link import Link
 from onward.wire.messages import Injected, Injection
+
+
+RAISED = ("exception", "bug")  # kinds that must surface inside the block, as a user's error would
 
 
 class InjectedError(RuntimeError):
@@ -39,11 +45,28 @@ class Injector:
             time.sleep(self._slow_s)
         if not self._waiting:
             return
+        if moment == "begin":
+            self._arm(step)
         due = [i for i in self._waiting if i.at == moment and (i.step < 0 or i.step <= step)]
         for injection in due:
             self._waiting.remove(injection)
             self._link.send(Injected(id=injection.id))
             self._do(injection)
+
+    def _arm(self, step: int) -> None:
+        """What is to happen in the forward pass, or be raised inside the block, waits for the first module called."""
+        now = [i for i in self._waiting if i.step < 0 or i.step <= step]
+        if not any(i.at == "forward" or i.kind in RAISED for i in now):
+            return
+        for i in now:
+            if i.at == "begin" and i.kind in RAISED:
+                self._waiting[self._waiting.index(i)] = msgspec.structs.replace(i, at="forward")
+
+        def fire(module: object, args: object) -> None:
+            handle.remove()
+            self.at("forward", step)
+
+        handle = register_module_forward_pre_hook(fire)
 
     def _do(self, i: Injection) -> None:
         match i.kind:

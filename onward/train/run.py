@@ -120,6 +120,7 @@ class Run:
         if self._used_steps:
             raise UsageError("run.steps() was used before; a run has one loop, put all its steps into it")
         self._used_steps = True
+        self._page.set("total", n)
         return self._steps(n)
 
     def batches(self, source: Any, **options: Any) -> Batches:
@@ -127,6 +128,11 @@ class Run:
         made = batches_over(self, source, **options)
         self._local.cursors.append(made)
         return made
+
+    def log(self, loss: float) -> None:
+        """Show `loss` to whoever watches the job."""
+        self._page.set_float("loss_bits", float(loss))
+        self._page.set("loss_set", 1)
 
     def section(self, name: str) -> Section:
         """Marks work with collectives outside a step, such as evaluation."""

@@ -42,6 +42,7 @@ class Transaction:
         self.warned: set[str] = set()
         self.own_ns = 0
         self._at_end: int | None = None  # parameter versions when the last block ended
+        self._at_commit: Small | None = None  # local state when the last block ended
         self._reset_block()
         self._trace: tuple[int, ...] = ()
         self._steady = 0
@@ -73,6 +74,9 @@ class Transaction:
         self.open, self.clean, self.undo = True, True, False
         self._had_grads = any(p.grad is not None for _, p in self._protected._parameters_cached())
         self._protected.begin()
+        now = self._local.capture()
+        if self._at_commit is not None and not same(now, self._at_commit):
+            self._local.publish(self.step, now)  # something was drawn between the steps: this step begins from here
         self._careful = not self.light_at
         if self._careful and self.broke_shape == "early":
             self._copy()
@@ -127,6 +131,7 @@ class Transaction:
         start = time.perf_counter_ns()
         changed = self._protected.versions() != self._versions
         final = self._local.capture()
+        self._at_commit = final
         vote = 0
         self._carry()
         if self._careful or self._published is None:
@@ -224,6 +229,7 @@ class Transaction:
         if not received:
             self._protected.rewind_small()
         self._local.restore(step)
+        self._at_commit = None
         self.step, self.open, self.clean, self.undo = step, False, True, False
         self._at_end = self._protected.versions()
 

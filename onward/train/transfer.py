@@ -20,7 +20,7 @@ import torch
 
 from onward.errors import StateError, WireError
 from onward.train.protected import Manifest, Protected
-from onward.wire.frames import MAX_FRAME, MAX_HELLO, FrameReader, proof
+from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof
 
 _CHUNK = 4 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,13 +58,17 @@ class Server:
         _allow_reads()
 
     def serve(
-        self, generation: int, manifest: Manifest, tensors: list[torch.Tensor], count: int, interrupted: Callable[[], bool]
+        self,
+        generation: int,
+        manifest: Manifest,
+        tensors: list[torch.Tensor],
+        count: int,
+        interrupted: Callable[[], bool],
     ) -> None:
         """Answer `count` receivers of `generation`, then return. StateError when interrupted."""
         manifest = msgspec.structs.replace(manifest, pid=os.getpid(), boot=boot_id())
-        served: list[threading.Thread] = []
         done: list[bool] = []
-        self._sock.settimeout(0.05)
+        self._sock.settimeout(0.002)  # also how soon the end of the last answer is seen
         while len(done) < count:
             if interrupted():
                 raise StateError("interrupted while serving state")
@@ -72,11 +76,8 @@ class Server:
                 peer, _ = self._sock.accept()
             except TimeoutError:
                 continue
-            thread = threading.Thread(
-                target=self._answer, args=(peer, generation, manifest, tensors, done, interrupted), daemon=True
-            )
-            thread.start()
-            served.append(thread)
+            answer = (peer, generation, manifest, tensors, done, interrupted)
+            threading.Thread(target=self._answer, args=answer, daemon=True).start()
 
     def _answer(
         self,
@@ -126,8 +127,7 @@ def fetch(
         channel.send(msgspec.msgpack.encode(Want(generation, True)))
         manifest = msgspec.msgpack.decode(channel.receive(MAX_FRAME), type=Manifest)
         targets = protected.targets(manifest)
-        host_side = [t if t.device.type == "cpu" and t.is_contiguous() else torch.empty_like(t, device="cpu").contiguous()
-                     for t in (t.detach() for t in targets)]
+        host_side = [_host_twin(t.detach()) for t in targets]
         if _read_directly(manifest, host_side):
             channel.send(msgspec.msgpack.encode("direct"))
         else:
@@ -189,6 +189,13 @@ class _Channel:
         body = bytearray(size)
         self.receive_raw(memoryview(body))
         return bytes(body)
+
+
+def _host_twin(t: torch.Tensor) -> torch.Tensor:
+    """`t` itself where bytes can be put straight into it, else a tensor to copy from afterwards."""
+    if t.device.type == "cpu" and t.is_contiguous():
+        return t
+    return torch.empty(t.shape, dtype=t.dtype)
 
 
 def _memory(t: torch.Tensor) -> memoryview:

@@ -1,6 +1,6 @@
 """Batches from a DataLoader with two worker processes on each rank, over several epochs."""
 
-import itertools
+from array import array
 
 import torch
 from digest_out import arguments, samples, seed, write
@@ -29,19 +29,13 @@ class SampleIds:
     """Which samples this rank has trained on; kept as protected state, so that a redo does not count one twice."""
 
     def __init__(self):
-        self.seen = []
+        self.seen = array("q")
 
     def state_dict(self):
-        return {"seen": list(self.seen)}
+        return {"seen": self.seen.tobytes()}  # bytes: cheap to keep at every step, however long it gets
 
     def load_state_dict(self, state):
-        self.seen = list(state["seen"])
-
-
-def endless(loader):
-    for epoch in itertools.count():
-        loader.sampler.set_epoch(epoch)
-        yield from loader
+        self.seen = array("q", state["seen"])
 
 
 def train(model, optimizer, x, y):
@@ -65,14 +59,14 @@ loader = DataLoader(dataset, batch_size=16, sampler=sampler, num_workers=2, drop
 seed(rank)
 ids = SampleIds()
 run.protect(model=model, optimizer=optimizer, local={"ids": ids})
-batches = run.batches(endless(loader))
+batches = run.batches(loader)
 
 for step in run.steps(args.steps):
     with step:
         i, x, y = next(batches)
-        ids.seen += i.tolist()
+        ids.seen.extend(i.tolist())
         loss = train(model, optimizer, x, y)
     if step.committed and rank == 0 and (step.index + 1) % 5 == 0:
         print(f"step {step.index + 1} loss {loss.item():.4f}", flush=True)
 
-write(args.digest, rank, model.module.state_dict(), optimizer.state_dict(), sample_ids=ids.seen)
+write(args.digest, rank, model.module.state_dict(), optimizer.state_dict(), sample_ids=ids.seen.tolist())
