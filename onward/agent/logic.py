@@ -188,23 +188,24 @@ class AgentLogic:
         if order.want != "start":
             for p in self.processes.values():
                 if p.spare and p.rank == order.rank and p.parked and p.attempt == orders.attempt:
-                    p.spare, p.incarnation, p.stand_in = False, order.incarnation, True
-                    self.current[order.rank] = p.number
-                    self.changed = True
-                    return [Say(f"rank {order.rank}: the spare (pid {p.pid}) takes over"), *self._forward(p, order)]
+                    return [*self._promote(p, order, "spare"), *self._forward(p, order)]
         stand_in = order.want != "start"
         effects: list[Effect] = []
         for p in self.processes.values():
             if p.spare and p.rank == order.rank and p.alive:
                 if stand_in and p.attempt == orders.attempt and p.attached:  # on its way: quicker than a new one
-                    p.spare, p.incarnation, p.stand_in = False, order.incarnation, True
-                    self.current[order.rank] = p.number
-                    self.changed = True
-                    return [Say(f"rank {order.rank}: the half-built spare (pid {p.pid}) takes over")]
+                    return self._promote(p, order, "half-built spare")
                 effects += self._kill(p)
         p = self._new(order.rank, order.incarnation, spare=False, stand_in=stand_in, attempt=orders.attempt)
         self.current[order.rank] = p.number
         return [*effects, StartProcess(p.number, p.rank, p.incarnation, stand_in, p.attempt)]
+
+    def _promote(self, p: Process, order: RankOrder, what: str) -> list[Effect]:
+        p.spare, p.incarnation = False, order.incarnation
+        self.current[order.rank] = p.number
+        self.changed = True
+        pending = [SendRank(p.number, Inject(injection=i)) for i in self.injections if i.rank == p.rank]
+        return [Say(f"rank {order.rank}: the {what} (pid {p.pid}) takes over"), *pending]
 
     def _forward(self, p: Process, order: RankOrder) -> list[Effect]:
         p.sent = order

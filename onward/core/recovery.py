@@ -36,7 +36,7 @@ class Limits:
 
     pause_s: float = 5.0  # for a rank to reach the fence, on top of what its steps take
     mend_s: float = 600.0  # for a replacement to run the script up to its first step
-    form_s: float = 60.0  # for groups and state
+    form_s: float = 15.0  # for groups and state
     max_restarts: int = 32767
     steps_s: float = 0.0  # measured: how long a rank may legally take to reach the fence
 

@@ -138,10 +138,15 @@ class ManagerLogic:
     def _look_for_hangs(self, now: float) -> None:
         job = self.job
         assert job is not None
-        if job.phase is not Phase.RUNNING:
-            self._captured.clear()
-            return
         here = current(job, self.facts)
+        if job.phase is Phase.PAUSING and job.deadline is not None and now > job.deadline - job.limits.pause_s / 2:
+            late = [f for f in here.values() if f.stage in (Stage.TRAINING, Stage.DONE)]
+            self._ask_for_stacks(late)
+        if job.phase is Phase.FORMING and job.deadline is not None and now > job.deadline - job.limits.form_s * 0.8:
+            late = [f for f in here.values() if f.stage is not Stage.FORMED or f.generation != job.generation]
+            self._ask_for_stacks(late)
+        if job.phase is not Phase.RUNNING:
+            return
         training = {r: f for r, f in here.items() if f.stage is Stage.TRAINING and f.generation == job.generation}
         if len(training) < job.world_size or not all(f.progress.step >= 0 for f in training.values()):
             return
@@ -149,10 +154,7 @@ class ManagerLogic:
         if found is None:
             self._captured.clear()
             return
-        for r in found.ranks:
-            if (r, training[r].incarnation) not in self._captured:
-                self._captured.add((r, training[r].incarnation))
-                self.out.append((training[r].node, CaptureStacks(rank=r, incarnation=training[r].incarnation)))
+        self._ask_for_stacks([training[r] for r in found.ranks])
         if not found.certain:
             return
         if found.ranks:
@@ -167,6 +169,12 @@ class ManagerLogic:
                 kind="stall", rank=r, incarnation=f.incarnation, step=f.progress.step, text=found.why,
                 retryable="communication", at=now,
             )
+
+    def _ask_for_stacks(self, suspects: list[RankFacts]) -> None:
+        for f in suspects:
+            if (f.rank, f.incarnation) not in self._captured:
+                self._captured.add((f.rank, f.incarnation))
+                self.out.append((f.node, CaptureStacks(rank=f.rank, incarnation=f.incarnation)))
 
     @property
     def wake_at(self) -> float | None:

@@ -43,17 +43,21 @@ class Generation:
         self._connections: list[Connections] = []
         self._aborters: list[Callable[[], None]] = []
         self._count = 0
+        self._over = False  # aborted: nothing that begins now will ever end by itself
 
     def fail(self, why: str) -> None:
         with self._lock:
             if not self.failed:
                 self.failed = why
 
-    def add(self, work: GroupWork) -> None:
+    def add(self, work: GroupWork) -> bool:
+        """False when the generation was aborted while the operation was being launched."""
         with self._lock:
             self._count += 1
             work.number = self._count
-            self._pending[work.number] = work
+            if not self._over:
+                self._pending[work.number] = work
+            return not self._over
 
     def remove(self, work: GroupWork) -> float:
         """Returns the launch time of the oldest operation still pending, 0 when there is none."""
@@ -90,6 +94,7 @@ class Generation:
         while self._pending and time.monotonic() < deadline:
             time.sleep(0.001)
         with self._lock:
+            self._over = True
             left = list(self._pending.values())
         for work in left:
             work.finish(failed=True)
@@ -113,7 +118,9 @@ class GroupWork(dist.Work):
         self._log: Callable[[Any], None] | None = None
 
     def begin(self) -> None:
-        self._generation.add(self)
+        if not self._generation.add(self):
+            self.finish(failed=True)
+            return
         try:
             future = self._inner.get_future()
         except RuntimeError:

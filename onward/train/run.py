@@ -452,7 +452,6 @@ class Run:
         if self._groups.generation.broken:
             step.committed = False
             return self._note_break()
-        self._injector.at("end", step.index)
         vote = self._tx.end()
         if step.index == 0:
             for wrapper in self._protected.wrappers():
@@ -549,10 +548,19 @@ class Step:
         if self._rehearsal:
             self.error = f"{kind.__name__}: {error}" if kind is not None else ""
             return error is None or isinstance(error, Exception)
+        if error is None:
+            try:
+                self._run._injector.at("end", self.index)
+            except Exception as injected:
+                kind, error, tb = type(injected), injected, injected.__traceback__
         if kind is None or error is None:
             self._run._end(self)
             return False
-        return self._run._failed(self, kind, error, tb)
+        if self._run._failed(self, kind, error, tb):
+            return True
+        if tb is error.__traceback__ and sys.exc_info()[1] is None:
+            raise error
+        return False
 
     def __repr__(self) -> str:
         return f"<step {self.index}{' committed' if self.committed else ''}>"
