@@ -1,4 +1,4 @@
-"""A tiny process that outlives the launcher by a moment: when the launcher is gone, whatever its ranks had started goes.
+"""A tiny process that outlives the launcher by a moment: when it is gone, whatever its ranks had started goes too.
 
 Ranks themselves end by the kernel's parent-death signal; their own children (shell scripts, spawned workers) may not.
 The launcher writes `+pid mark` and `-pid` lines to our standard input; its end is the end of the launcher, however it

@@ -20,9 +20,10 @@ class GenerationStore:
     def handle(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
         match q.op:
             case "set":
-                return self._set(process, q.id, q.key, q.value)
+                return [(process, StoreReply(id=q.id)), *self._put(q.key, q.value)]
             case "append":
-                return self._set(process, q.id, q.key, self._values.get(q.key, b"") + q.value)
+                value = self._values.get(q.key, b"") + q.value
+                return [(process, StoreReply(id=q.id)), *self._put(q.key, value)]
             case "get":
                 if q.key in self._values:
                     return [(process, StoreReply(id=q.id, value=self._values[q.key]))]
@@ -30,8 +31,10 @@ class GenerationStore:
                 return []
             case "add":
                 number = int(self._values.get(q.key, b"0")) + q.amount
-                due = self._set(process, q.id, q.key, str(number).encode())
-                return [(p, StoreReply(id=q.id, number=number)) if (p, r.id) == (process, q.id) else (p, r) for p, r in due]
+                return [
+                    (process, StoreReply(id=q.id, number=number)),
+                    *self._put(q.key, str(number).encode()),
+                ]
             case "check":
                 return [(process, StoreReply(id=q.id, number=int(q.key in self._values)))]
             case "delete":
@@ -41,18 +44,16 @@ class GenerationStore:
             case "compare_set":
                 old = self._values.get(q.key)
                 if (old is None and not q.expected) or old == q.expected:
-                    due = self._set(process, q.id, q.key, q.value)
-                    return [(p, StoreReply(id=r.id, value=q.value)) if (p, r.id) == (process, q.id) else (p, r) for p, r in due]
+                    return [(process, StoreReply(id=q.id, value=q.value)), *self._put(q.key, q.value)]
                 return [(process, StoreReply(id=q.id, value=old if old is not None else q.expected))]
             case "arrive":
                 return self._arrive(process, q)
         return [(process, StoreReply(id=q.id, error=f"unknown store operation {q.op}"))]
 
-    def _set(self, process: int, number: int, key: str, value: bytes) -> list[tuple[int, StoreReply]]:
+    def _put(self, key: str, value: bytes) -> list[tuple[int, StoreReply]]:
+        """Store a value; the answers are those that waited for it."""
         self._values[key] = value
-        due = [(process, StoreReply(id=number))]
-        due += [(p, StoreReply(id=i, value=value)) for p, i in self._waiting.pop(key, [])]
-        return due
+        return [(p, StoreReply(id=i, value=value)) for p, i in self._waiting.pop(key, [])]
 
     def _arrive(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
         here = self._arrived.setdefault(q.key, {})

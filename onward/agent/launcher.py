@@ -15,21 +15,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from onward.agent import evidence
+from onward.agent import control, evidence
 from onward.agent.chaos import OWN_KINDS
+from onward.agent.desk import Desk
 from onward.agent.environment import rank_environment
 from onward.agent.logic import AgentLogic, AgentSettings, Effect, KillProcess, Process, Say, SendRank, StartProcess
-from onward.agent.logs import Follower, tail
-from onward.agent.observer import JobView, Observer, Outcome, RankView
-from onward.agent.processes import MARK, Child, become_reaper, kill_tree, reap_orphans
+from onward.agent.logs import Follower, tail, user_directory
+from onward.agent.obituary import Obituaries
+from onward.agent.observer import Diary, JobView, Observer, Outcome, RankView
+from onward.agent.processes import MARK, Child, become_reaper, kill_tree, reap_orphans, run_module
 from onward.agent.rank import RankSpec
 from onward.agent.settings import RunSettings, Streams
+from onward.agent.tally import Tally
 from onward.agent.warmth import WarmParent
+from onward.agent.witness import Witness
 from onward.core.facts import Progress
 from onward.core.incident import Incident
 from onward.errors import OnwardError, WireError
@@ -38,11 +43,15 @@ from onward.wire import page as pages
 from onward.wire.frames import accept_peer, decode, greet_server, pack, read_frame
 from onward.wire.messages import (
     CaptureStacks,
+    ControlRequest,
+    Hello,
     IncidentNote,
+    Injected,
     Injection,
     Note,
     Orders,
     encoder,
+    first_word,
     from_manager,
     from_rank,
 )
@@ -80,7 +89,15 @@ class Launcher:
         self._done = asyncio.Event()
         self._top_step = 0
         self._total_steps = 0
-        self._root_log: tuple[str, ...] = ()
+        self._loss: float | None = None
+        self._ports: dict[int, int] = {}  # attempt -> MASTER_PORT
+        self._control_fd = -1
+        self._obituaries = Obituaries()
+        self._tally = Tally()
+        self._desk = Desk(self)
+        self.witness = Witness()
+        for injection in injections:
+            self.witness.expect(injection)
         self.refused = 0  # connections that were not a rank's
 
     # ------------------------------------------------------------------------------------------ life
@@ -90,12 +107,14 @@ class Launcher:
         s = self.settings
         become_reaper()
         self.run_dir = _private_directory()
-        self.log_dir = s.log_dir if s.log_dir is not None else _log_directory(s.job_name)
+        self.log_dir = _log_directory(s.log_dir, self.name)
+        self.observer = Diary(self.observer, self.log_dir / "events.log")
         try:
             self._make_logic()
             self._start_guard()
             self._handle_signals()
             server = await asyncio.start_unix_server(self._on_rank_connection, path=str(self.run_dir / "agent.sock"))
+            self._publish()
             self._listen_for_agents()
             self._start_manager()
             if s.warm:
@@ -108,6 +127,24 @@ class Launcher:
             return self._outcome()
         finally:
             await self._clean_up()
+
+    @property
+    def name(self) -> str:
+        """What people call the job."""
+        return self.settings.job_name or Path(self.settings.script).stem or "job"
+
+    def _publish(self) -> None:
+        entry = control.ControlFile(
+            pid=os.getpid(),
+            job=self.name,
+            socket=str(self.run_dir / "agent.sock"),
+            token=self._token.hex(),
+            log_dir=str(self.log_dir),
+            started_at=time.time(),
+            script=self.settings.script,
+            world_size=self.settings.nproc * self.settings.max_nodes,
+        )
+        self._control_fd = control.publish(self.run_dir, entry)
 
     def _make_logic(self) -> None:
         s = self.settings
@@ -158,7 +195,8 @@ class Launcher:
                 child.signal(signal.SIGKILL)
             return
         self._stop_signal = number
-        self.observer.note(f"{signal.Signals(number).name} received; ending all ranks within {self.settings.grace_s:g} s")
+        name = signal.Signals(number).name
+        self.observer.note(f"{name} received; ending all ranks within {self.settings.grace_s:g} s")
         self._apply(self.logic.stop())
         self._check_end()
 
@@ -179,6 +217,8 @@ class Launcher:
                 self._guard.stdin.close()
         await asyncio.sleep(0.01)
         shutil.rmtree(self.run_dir, ignore_errors=True)
+        if self._control_fd >= 0:
+            os.close(self._control_fd)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -215,9 +255,10 @@ class Launcher:
             "hang_first_s": 120.0,
             "journal": str(self.log_dir / "journal"),
         }
-        command = [sys.executable, "-m", "onward.manager", msgspec.json.encode(spec).decode()]
+        command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())
         env = {**os.environ, "ONWARD_TOKEN": self._token.hex()}
-        p = subprocess.Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL)
+        with open(self.log_dir / "manager.log", "ab") as said:
+            p = subprocess.Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self._manager = Child(p.pid, self._on_manager_exit)
 
     @property
@@ -225,7 +266,7 @@ class Launcher:
         return self._manager.pid if self._manager is not None else 0
 
     def _on_manager_exit(self, code: int) -> None:
-        if not self._done.is_set():
+        if not self._done.is_set() and not self.logic.stopping:
             self.observer.note(f"the manager ended ({_how(code)}); starting a new one, ranks train on")
             self._start_manager()
 
@@ -252,20 +293,26 @@ class Launcher:
     def _on_manager(self, message: object) -> None:
         match message:
             case Orders():
+                for order in message.ranks:
+                    if order.want == "form" and order.form is not None and order.generation == message.generation:
+                        self._tally.agreed(order.form.step)
                 self._apply(self.logic.on_orders(message))
                 self._check_end()
             case Note():
-                self.observer.note(message.text)
+                self.observer.detail(message.text)
             case IncidentNote():
                 self._on_incident(message.incident, message.open)
             case CaptureStacks():
                 self._spawn(self._capture(message))
 
     def _on_incident(self, incident: Incident, is_open: bool) -> None:
-        seen = [self._evidence[(f.rank, f.incarnation)] for f in incident.faults if (f.rank, f.incarnation) in self._evidence]
+        self.witness.faulted(incident.faults)
+        who = [(f.rank, f.incarnation) for f in incident.faults]
+        seen = [self._evidence[key] for key in dict.fromkeys(who) if key in self._evidence]
         if seen:
-            incident = msgspec.structs.replace(incident) if False else _with_evidence(incident, "\n".join(seen))
+            incident = replace(incident, evidence="\n".join(seen))
         self._open_incident = incident if is_open else None
+        self._count()
         if not is_open:
             self._incidents.append(incident)
             with contextlib.suppress(OSError), open(self.log_dir / "incidents.jsonl", "ab") as f:
@@ -306,7 +353,8 @@ class Launcher:
                         with contextlib.suppress(ConnectionError, RuntimeError):
                             writer.write(pack(encoder, effect.message))
                 case Say():
-                    self.observer.note(effect.text)
+                    say = self.observer.detail if self._open_incident is not None else self.observer.note
+                    say(effect.text)
         if self.logic.changed:
             self._send_facts()
 
@@ -364,7 +412,7 @@ class Launcher:
         env["ONWARD_TOKEN"] = self._token.hex()
         env["ONWARD_PROCESS"] = str(p.number)
         env[MARK] = self._mark(p.number)
-        env["TORCHELASTIC_ERROR_FILE"] = str(self.log_dir / f"rank{p.rank}.{p.number:03d}.error.json")
+        env["TORCHELASTIC_ERROR_FILE"] = str(self._error_path(p))
         return RankSpec(
             process=p.number,
             parent=os.getpid(),
@@ -379,8 +427,6 @@ class Launcher:
 
     def _mark(self, number: int) -> str:
         return f"{self.run_dir.name}.{number}"
-
-    _ports: dict[int, int] = {}
 
     def _master_port(self, attempt: int) -> int:
         if self.settings.master_port is not None:
@@ -402,6 +448,10 @@ class Launcher:
         self._writers.pop(number, None)
         if p is not None and p.number in self._pages:
             self._read_page(p)
+        self.witness.exited(self._children[number].pid, code)
+        if p is not None and not p.spare:
+            local_rank = p.rank - self.logic.settings.first_rank
+            self._obituaries.dead(p, local_rank, code, self._logs[number], self._error_path(p))
         self._apply(self.logic.on_exit(number, code))
         self._children.pop(number, None)
         self._pages.pop(number, None)
@@ -416,20 +466,41 @@ class Launcher:
         number = 0
         try:
             await accept_peer(reader, writer, self._token, GREETING_S)
+            message: object = decode(first_word, await read_frame(reader))
+            if isinstance(message, ControlRequest):
+                return await self._desk.serve(message, reader, writer)
+            assert isinstance(message, Hello)
+            if message.process not in self.logic.processes or message.process in self._writers:
+                raise WireError("no process of this job has that number")
+            number, pid = message.process, message.pid
+            self._writers[number] = writer
             while True:
-                message = decode(from_rank, await read_frame(reader))
-                if not number:
-                    number = getattr(message, "process", 0)
-                    if number not in self.logic.processes or number in self._writers:
-                        raise WireError("no process of this job has that number")
-                    self._writers[number] = writer
+                if isinstance(message, Injected):
+                    self._on_injected(message, pid)
                 self._apply(self.logic.on_rank(number, message))
+                message = decode(from_rank, await read_frame(reader))
         except WireError as e:
             if not number:
                 self.refused += 1
                 log.warning("a connection to the agent was refused: %s", e)
         finally:
             writer.close()
+
+    def _on_injected(self, message: Injected, pid: int) -> None:
+        """A rank announces an injection. Heeded from a dead one too: news of its death can overtake its last word."""
+        self.logic.injections = [i for i in self.logic.injections if i.id != message.id]
+        self.witness.announced(message.id, pid)
+
+    def inject(self, injection: Injection) -> None:
+        """Take up an injection while the job runs."""
+        self._apply(self.logic.inject(injection))
+
+    def signal_rank(self, rank: int, number: int, injection: int) -> None:
+        """Carry out an injection from the outside, as a signal."""
+        child = self._children.get(self.logic.current.get(rank, -1))
+        if child is not None:
+            self.witness.announced(injection, child.pid)
+            child.signal(number)
 
     # ------------------------------------------------------------------------------------------ watching
 
@@ -444,6 +515,8 @@ class Launcher:
                     f.poll()
             self._apply(self.logic.want_spares())
             self._own_chaos()
+            self.witness.look()
+            self._count()
             if self.logic.changed or time.monotonic() - self._sent_at >= FACTS_S:
                 self._send_facts()
             known = {c.pid for c in self._children.values()} | {self.manager_pid}
@@ -460,24 +533,38 @@ class Launcher:
                     self.logic.injections.remove(i)
                     number = self.logic.current.get(i.rank)
                     if number in self._children:
+                        self.witness.announced(i.id, self._children[number].pid)
                         self._children[number].signal(signal.SIGKILL)
             elif i.kind in OWN_KINDS and self._top_step >= i.step:
-                self.logic.injections.remove(i)
-                self._kill_own(i.kind)
+                pids = self._own_pids(i.kind)
+                if pids:
+                    self.logic.injections.remove(i)
+                    self.witness.announced(i.id, pids[0])
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
 
-    def _kill_own(self, kind: str) -> None:
+    def _own_pids(self, kind: str) -> list[int]:
         match kind:
             case "kill-manager":
-                os.kill(self.manager_pid, signal.SIGKILL)
+                return [self.manager_pid]
             case "kill-agent":
-                os.kill(os.getpid(), signal.SIGKILL)
+                return [os.getpid()]
             case "kill-warm-parent":
-                if self._warm is not None and self._warm.pid:
-                    os.kill(self._warm.pid, signal.SIGKILL)
-            case "kill-spares":
-                for p in self.logic.processes.values():
-                    if p.spare and p.pid:
-                        os.kill(p.pid, signal.SIGKILL)
+                return [self._warm.pid] if self._warm is not None and self._warm.pid else []
+            case _:
+                return [p.pid for p in self.logic.processes.values() if p.spare and p.alive and p.pid]
+
+    def _count(self) -> None:
+        """Steps and processes of the ranks, as of now."""
+        steps = []
+        for rank, number in self.logic.current.items():
+            p = self.logic.processes[number]
+            if number in self._pages and p.alive:
+                self._read_page(p)
+            steps.append(p.progress.step)
+            self._obituaries.alive(rank, p.pid)
+        if len(steps) == self.logic.settings.local_ranks:
+            self._tally.see(steps, self._open_incident is not None, time.monotonic())
 
     def _read_page(self, p: Process) -> None:
         page, now = self._pages[p.number], time.monotonic_ns()
@@ -527,87 +614,99 @@ class Launcher:
     def view(self) -> JobView:
         """The job as it stands, for people."""
         logic = self.logic
+        now = time.monotonic()
         spares = {p.rank: p.pid for p in logic.processes.values() if p.spare and p.parked}
         ranks = []
-        loss = None
         step_s = own_ms = 0.0
         for rank, number in sorted(logic.current.items()):
             p = logic.processes[number]
-            stage = "exited" if not p.alive else (p.report.stage if p.report else "starting")
+            began = "starting" if p.attached or not p.pid else "script"
+            stage = "exited" if not p.alive else (p.report.stage if p.report else began)
             ranks.append(RankView(rank, p.pid, p.incarnation, stage, p.progress.step, spares.get(rank, 0)))
             page = self._pages.get(number)
             if page is not None:
                 step_s = max(step_s, p.progress.step_s)
                 own_ms = max(own_ms, page.get("own_ns") / 1e6)
-                if page.get("loss_set") and loss is None:
-                    loss = page.get_float("loss_bits")
+                if page.get("loss_set") and rank == min(logic.current):
+                    self._loss = page.get_float("loss_bits")
         orders = logic.orders
         return JobView(
             phase=orders.phase if orders else "Starting",
             generation=orders.generation if orders else 0,
-            step=self._top_step,
+            step=self._tally.step,
             total_steps=self._total_steps,
-            loss=loss,
+            loss=self._loss,
             step_s=step_s,
             own_ms=own_ms,
             ranks=tuple(ranks),
             incidents=len(self._incidents) + (self._open_incident is not None),
             restarts=orders.attempt if orders else 0,
             library=any(logic.processes[n].attached for n in logic.current.values()),
-            elapsed_s=time.monotonic() - self._started_at,
+            elapsed_s=now - self._started_at,
+            name=self.name,
+            log_dir=str(self.log_dir),
+            steps_lost=self._tally.lost,
+            goodput=self._goodput(now),
         )
+
+    def stories(self) -> tuple[list[Incident], bool]:
+        """The incidents so far, and whether the last of them is still open."""
+        now_open = [self._open_incident] if self._open_incident is not None else []
+        return self._incidents + now_open, bool(now_open)
+
+    def _goodput(self, now: float) -> float:
+        return self._tally.goodput(sum(i.total_ms for i in self._incidents) / 1000.0, now)
 
     # ------------------------------------------------------------------------------------------ the end
 
     def _check_end(self) -> None:
         alive = [p for p in self.logic.processes.values() if p.alive and not p.spare]
         if self.logic.stopping:
-            if not any(p.alive for p in self.logic.processes.values()):
+            # One that has no pid yet waits for the warm parent, which will not come to fork it.
+            if not any(p.alive and p.pid for p in self.logic.processes.values()):
                 self._done.set()
             return
         orders = self.logic.orders
-        if orders is not None and orders.exit_code is not None:
-            if orders.root_cause is not None and not self._root_log:
-                self._root_log = self._last_lines(orders.root_cause.rank)
-            if not alive:
-                self._done.set()
+        if orders is not None and orders.exit_code is not None and not alive:
+            self._done.set()
 
-    def _last_lines(self, rank: int) -> tuple[str, ...]:
-        number = self.logic.current.get(rank)
-        out, err = self._logs.get(number or -1, (Path(), Path()))
-        return tail(err, 30) or tail(out, 30)
+    def _error_path(self, p: Process) -> Path:
+        return self.log_dir / f"rank{p.rank}.{p.number:03d}.error.json"
 
     def _outcome(self) -> Outcome:
         if self._crash is not None:
             raise OnwardError(f"internal error in the launcher: {self._crash!r}") from self._crash
-        orders = self.logic.orders
-        elapsed = time.monotonic() - self._started_at
-        lost = sum(i.total_ms for i in self._incidents) / 1000.0
+        self._count()
+        view, orders = self.view(), self.logic.orders
         exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
+        phase = orders.phase if orders is not None else "Failed"
         root = orders.root_cause if orders is not None else None
         if self._stop_signal:
             exit_code = 128 + self._stop_signal
+            phase = f"Stopped by {signal.Signals(self._stop_signal).name}"
+            root = None
+        ended = self._obituaries.of(root)
         return Outcome(
             exit_code=exit_code,
-            phase=f"Stopped by {signal.Signals(self._stop_signal).name}" if self._stop_signal else (
-                orders.phase if orders else "Failed"
-            ),
+            phase=phase,
             reason=orders.reason if orders is not None else "",
             root_cause=root,
             incidents=self._incidents,
-            steps=self._top_step,
-            goodput=max(0.0, 1.0 - lost / elapsed) if elapsed else 1.0,
-            elapsed_s=elapsed,
-            log_dir=str(self.log_dir),
-            root_log=self._root_log,
+            steps=view.step,
+            steps_lost=view.steps_lost,
+            goodput=view.goodput,
+            elapsed_s=view.elapsed_s,
+            loss=view.loss,
+            name=self.name,
+            script=self.settings.script,
+            log_dir=view.log_dir,
             host=socket.gethostname(),
+            root_process=ended,
+            root_log=(tail(Path(ended.err), 200) or tail(Path(ended.out), 30)) if ended is not None else (),
+            others=self._obituaries.others(ended),
+            pids={rank: tuple(pids) for rank, pids in sorted(self._obituaries.pids.items())},
+            chaos=self.witness.fired,
         )
-
-
-def _with_evidence(incident: Incident, text: str) -> Incident:
-    from dataclasses import replace
-
-    return replace(incident, evidence=text)
 
 
 def _how(code: int) -> str:
@@ -626,17 +725,16 @@ def _private_directory() -> Path:
     raise OnwardError("neither /dev/shm nor the temporary directory has 16 MB free; free some space and try again")
 
 
-def _log_directory(job_name: str) -> Path:
-    base = Path(tempfile.gettempdir()) / f"onward-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
+def _log_directory(base: Path | None, job_name: str) -> Path:
+    """A new directory for every run, as with torchrun: an earlier run's logs and journal are not this one's."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path(tempfile.mkdtemp(prefix=f"{job_name or 'job'}-{stamp}-", dir=base))
+    return Path(tempfile.mkdtemp(prefix=f"{job_name}-{stamp}-", dir=base if base is not None else user_directory()))
 
 
 def _cold_start(spec: RankSpec) -> int:
     if spec.launch == "program":
         return _start_program(spec)
-    command = [sys.executable, "-m", "onward.agent.rank", msgspec.json.encode(spec).decode()]
+    command = run_module("onward.agent.rank", msgspec.json.encode(spec).decode())
     env = {**spec.env, "PYTHONPATH": os.pathsep.join(filter(None, [spec.env.get("PYTHONPATH", "")]))}
     return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL).pid
 

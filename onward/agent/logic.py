@@ -388,6 +388,7 @@ class AgentLogic:
             local_steps=self._local_steps(p),
             resumed=r.resumed if r else False,
             serve=r.serve if r else "",
+            between=r.between if r else 0,
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

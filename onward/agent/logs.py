@@ -6,7 +6,10 @@ never blocks training, and what a killed launcher had not shown is still on disk
 
 from __future__ import annotations
 
+import json
 import os
+import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,3 +64,32 @@ def tail(path: Path, lines: int) -> tuple[str, ...]:
             return tuple(f.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ()
+
+
+def user_directory() -> Path:
+    """Where this user's logs go unless told otherwise: a directory that nobody else can have prepared for us."""
+    path = Path(tempfile.gettempdir()) / f"onward-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        info = path.lstat()
+        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o022:
+            return path
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="onward-logs-"))
+
+
+def error_file(path: Path) -> tuple[str, str]:
+    """What a script under torch's `@record` wrote to TORCHELASTIC_ERROR_FILE: (error, traceback), empty if nothing."""
+    try:
+        with path.open("rb") as f:
+            message = json.loads(f.read(1 << 20))["message"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "", ""
+    if isinstance(message, str):
+        return message, ""
+    if not isinstance(message, dict):
+        return "", ""
+    extra = message.get("extraInfo")
+    trace = extra.get("py_callstack", "") if isinstance(extra, dict) else ""
+    return str(message.get("message", "")), str(trace)

@@ -1,42 +1,34 @@
-"""What a launcher tells people, as calls. The command line decides how it looks."""
+"""What a launcher tells people, as calls. The command line decides how it looks; `Diary` keeps it all on disk."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from onward.core.facts import FaultReport
 from onward.core.incident import Incident
+from onward.wire.view import Fired, JobView, RankView
+
+__all__ = ["Diary", "Ended", "JobView", "Observer", "Outcome", "RankView"]
 
 
 @dataclass(frozen=True)
-class RankView:
-    """One rank as a person would want to see it."""
+class Ended:
+    """A process of a rank that is no more, and where to read about it."""
 
     rank: int
-    pid: int
+    local_rank: int
     incarnation: int
-    stage: str
-    step: int
-    spare_pid: int = 0
-
-
-@dataclass(frozen=True)
-class JobView:
-    """The job at one moment."""
-
-    phase: str
-    generation: int
-    step: int
-    total_steps: int
-    loss: float | None
-    step_s: float
-    own_ms: float
-    ranks: tuple[RankView, ...]
-    incidents: int
-    restarts: int
-    library: bool
-    elapsed_s: float
+    pid: int
+    exit_code: int  # negative: killed by that signal
+    at: float  # wall clock
+    out: str  # paths of its logs
+    err: str
+    error: str = ""  # what it wrote to TORCHELASTIC_ERROR_FILE
+    traceback: str = ""
 
 
 @dataclass
@@ -52,18 +44,66 @@ class Outcome:
     steps_lost: int = 0
     goodput: float = 1.0
     elapsed_s: float = 0.0
+    loss: float | None = None
+    name: str = ""
+    script: str = ""
     log_dir: str = ""
-    root_log: tuple[str, ...] = ()
     host: str = ""
+    root_process: Ended | None = None  # the one that `root_cause` is about, when it is known to have ended
+    root_log: tuple[str, ...] = ()  # last lines of its log
+    others: tuple[Ended, ...] = ()  # further processes that failed in the last attempt, and were not ended by us
+    pids: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by rank, every process it has had
+    chaos: list[Fired] = field(default_factory=list)
 
 
 class Observer(Protocol):
     """Called from the launcher's loop; must not block."""
 
-    def line(self, rank: int, stream: str, text: str) -> None: ...
+    def line(self, rank: int, stream: str, text: str) -> None:
+        """A line that a rank printed."""
 
-    def note(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        """Something a person should know."""
 
-    def incident(self, incident: Incident, is_open: bool) -> None: ...
+    def detail(self, text: str) -> None:
+        """A decision on the way, for those who look closer."""
 
-    def status(self, view: JobView) -> None: ...
+    def incident(self, incident: Incident, is_open: bool) -> None:
+        """An incident opened, changed or closed."""
+
+    def status(self, view: JobView) -> None:
+        """How the job stands; called many times a second."""
+
+
+class Diary:
+    """An observer in front of another: writes every note, detail and incident to a file, and passes them on."""
+
+    def __init__(self, inner: Observer, path: Path) -> None:
+        self._inner = inner
+        self._path = path
+
+    def line(self, rank: int, stream: str, text: str) -> None:
+        self._inner.line(rank, stream, text)
+
+    def note(self, text: str) -> None:
+        self._write(text)
+        self._inner.note(text)
+
+    def detail(self, text: str) -> None:
+        self._write(text)
+        self._inner.detail(text)
+
+    def incident(self, incident: Incident, is_open: bool) -> None:
+        times = ", ".join(f"{stage} {ms:.0f}" for stage, ms in incident.timeline_ms())
+        state = "open" if is_open else f"over after {incident.total_ms:.0f} ms ({times})"
+        self._write(f"incident {incident.number} {state}: {incident.headline()}")
+        self._inner.incident(incident, is_open)
+
+    def status(self, view: JobView) -> None:
+        self._inner.status(view)
+
+    def _write(self, text: str) -> None:
+        now = time.time()
+        stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03d}"
+        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8", errors="replace") as f:
+            f.write(f"{stamp} {text}\n")

@@ -60,9 +60,10 @@ def _redirect(spec: RankSpec) -> None:
             os.close(fd)
     if null > 2:
         os.close(null)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = (
+        os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
+    )
 
 
 _forks_from_main = False

@@ -7,7 +7,6 @@ socket, one frame each, and answers with (process, pid).
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
@@ -85,8 +84,6 @@ def main() -> None:
     die_with(parent)
     control = socket.socket(fileno=int(sys.argv[3]))
     control.set_inheritable(False)
-    with contextlib.suppress(ValueError):
-        sys.path.remove("")
     problems = _import(preload)
     gc.collect()
     gc.freeze()

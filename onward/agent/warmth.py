@@ -7,12 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 
 import msgspec
 
-from onward.agent.processes import Child
+from onward.agent.processes import Child, run_module
 from onward.agent.rank import RankSpec
 from onward.agent.settings import RunSettings
 from onward.agent.warm import Forked, Ready
@@ -47,7 +46,7 @@ class WarmParent:
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
-        command = [sys.executable, "-m", "onward.agent.warm", str(os.getpid()), self._preload, str(fd)]
+        command = run_module("onward.agent.warm", str(os.getpid()), self._preload, str(fd))
         p = subprocess.Popen(command, pass_fds=[fd], env=self._env, stdin=subprocess.DEVNULL, start_new_session=True)
         theirs.close()
         self._child = Child(p.pid, self._on_exit)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from onward.agent.settings import RunSettings, Streams
-from onward.core.policy import Policy, closest, did_you_mean, parse_policies
+from onward.core.policy import closest, did_you_mean, parse_policies
 from onward.devices import check_patterns, count_devices, cuda, npu
 from onward.errors import UsageError
 

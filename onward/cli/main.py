@@ -2,23 +2,159 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from onward.cli.flags import RUN_HELP, HelpRequested, parse_run
+import click
+
+from onward import __version__
+from onward.core.policy import closest, parse_policies
 from onward.errors import OnwardError, UsageError
 
+EPILOG = """\b
+Exit codes:
+  0      the job succeeded, or the command did what was asked
+  1      the job failed, a claim of the demo did not hold, or a fault was not seen in time
+  2      the command line is wrong; every problem is listed
+  128+n  ended by signal n (130: Ctrl-C)
+"""
+JOB = "JOB is the name of a job or the pid of its launcher; it can be left out when only one runs."
 
-def main(argv: list[str] | None = None) -> int:
+
+class _Verbs(click.Group):
+    """In the order in which people need them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=_Verbs, epilog=EPILOG, context_settings=SETTINGS)
+def commands() -> None:
+    """Distributed training that only moves onward: a dead, failing or hung process costs a moment and no step.
+
+    \b
+      onward run --nproc-per-node 4 train.py --epochs 3    run a script as torchrun does
+      onward status                                        see how it stands
+      onward chaos kind=kill,rank=2                        rehearse a fault
+    """
+
+
+@commands.command("run", add_help_option=False)
+def _run_for_help() -> None:
+    """Run a script on several ranks, as torchrun does, and keep it running."""
+
+
+def _output(function: click.decorators.FC) -> click.decorators.FC:
+    how = click.Choice(["text", "json"])
+    return click.option("-o", "--output", type=how, default="text", show_default=True, help="What to print.")(function)
+
+
+@commands.command()
+@click.option("--quick", is_flag=True, help="A smaller model and fewer steps, for tests.")
+@click.option("--view", type=click.Choice(["auto", "live", "plain"]), default="auto", show_default=True)
+def demo(quick: bool, view: str) -> int:
+    """Train a small GPT, cause three faults, and check that nothing was lost."""
+    from onward.cli.demo import demo as go
+
+    return go(quick, view)
+
+
+@commands.command()
+@click.argument("words", nargs=-1, metavar="[JOB] FAULT...")
+@click.option("--wait", default=60.0, show_default=True, help="Seconds to wait until the fault is seen to happen.")
+def chaos(words: tuple[str, ...], wait: float) -> int:
+    """Cause a fault in a running job, and wait until it is seen.
+
+    A FAULT is kind=KIND,rank=RANK with, if wanted, step=N (else: now), at=MOMENT, when=recovery, seconds=S, code=N and
+    text=TEXT; or a YAML file with a list of such. The same words work at a start, with onward run --chaos.
+
+    \b
+      onward chaos kind=kill,rank=2
+      onward chaos myjob kind=exception,rank=1,step=500,at=optimizer
+      onward chaos kind=kill-manager
+    """
+    from onward.cli.chaos import chaos as go
+
+    return go(words, wait)
+
+
+@commands.command()
+@_output
+def ps(output: str) -> int:
+    """List the jobs that run on this machine."""
+    from onward.cli.look import ps as go
+
+    return go(output)
+
+
+@commands.command()
+@click.argument("job", required=False)
+@_output
+def status(job: str | None, output: str) -> int:
+    """Show how a running job stands: phase, steps, ranks, incidents."""
+    from onward.cli.look import status as go
+
+    return go(job, output)
+
+
+@commands.command()
+@click.option("--listen", default="127.0.0.1", metavar="HOST[:PORT]", help="Where agents find it (port 9601).")
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Nodes of the job.")
+@click.option("--nproc-per-node", type=click.IntRange(1, 4096), default=1, show_default=True, help="Ranks on each.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the shared secret of the job.")
+@click.option("--recover-strategy", default="retry,recover-in-place,dump,exit", show_default=True, metavar="NAME,...")
+@click.option("--max-restarts", type=click.IntRange(0), default=0, help="Process restarts (absent or 0: 32767).")
+@click.option("--hang-floor", type=click.FloatRange(0.0, min_open=True), default=0.7, show_default=True)
+@click.option("--journal", type=click.Path(path_type=Path), help="History of the job; a new manager goes on from it.")
+def manager(
+    listen: str,
+    nodes: int,
+    nproc_per_node: int,
+    token_file: Path | None,
+    recover_strategy: str,
+    max_restarts: int,
+    hang_floor: float,
+    journal: Path | None,
+) -> int:
+    """Run the manager of one job, for agents on several nodes.
+
+    An address that other machines can reach is refused without --token-file.
+    """
+    from onward.cli.flags import UNLIMITED_RESTARTS
+    from onward.cli.manage import ManageSettings, manage, parse_listen
+
+    host, port = parse_listen(listen)
+    return manage(
+        ManageSettings(
+            host=host,
+            port=port,
+            nodes=nodes,
+            nproc=nproc_per_node,
+            token_file=token_file,
+            policies=parse_policies(recover_strategy),
+            max_restarts=max_restarts or UNLIMITED_RESTARTS,
+            hang_floor_s=hang_floor,
+            journal=journal,
+        )
+    )
+
+
+@commands.command()
+def version() -> int:
+    """Print the version."""
+    print(f"onward {__version__}")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        if args and args[0] == "run":
-            return _run(args[1:])
-        print("usage: onward run [flags] SCRIPT [args]")
-        return 2
-    except HelpRequested:
-        print(RUN_HELP)
-        return 0
+        return _dispatch(args)
     except UsageError as e:
         for problem in e.problems:
             print(f"onward: {problem}", file=sys.stderr)
@@ -26,28 +162,48 @@ def main(argv: list[str] | None = None) -> int:
     except OnwardError as e:
         print(f"onward: {e}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its reader is gone; do not complain again at exit
+        return 141
 
 
-def _run(args: list[str]) -> int:
-    import os
+def _dispatch(args: list[str]) -> int:
+    verbs = list(commands.commands)
+    if args and args[0] == "run":
+        from onward.cli.flags import RUN_HELP, HelpRequested
+        from onward.cli.run import run
 
-    from onward.agent.chaos import parse_chaos
-    from onward.agent.launcher import Launcher
-    from onward.cli.screen import PlainScreen, banner
+        try:
+            return run(args[1:])
+        except HelpRequested:
+            print(RUN_HELP, end="")
+            return 0
+    if args and args[0] == "--version":
+        args = ["version"]
+    if args and not args[0].startswith("-") and args[0] not in verbs:
+        raise UsageError(_unknown(args[0], verbs))
+    if not args:
+        args = ["--help"]
+    try:
+        answer = commands.main(args, prog_name="onward", standalone_mode=False)
+    except click.ClickException as e:
+        context = getattr(e, "ctx", None)
+        help_at = f" ({context.command_path} --help tells more)" if context is not None else ""
+        raise UsageError(f"{e.format_message()}{help_at}") from e
+    except click.Abort:
+        return 130
+    return answer if isinstance(answer, int) else 0
 
-    settings = parse_run(args, os.environ)
-    injections = parse_chaos(settings.chaos, settings.nproc * settings.max_nodes)
-    screen = PlainScreen(settings.quiet)
 
-    async def go() -> int:
-        launcher = Launcher(settings, screen, injections)
-        outcome = await launcher.run()
-        screen.finish(outcome)
-        if outcome.root_cause is not None:
-            print(banner(outcome), file=sys.stderr)
-        return outcome.exit_code
-
-    return asyncio.run(go())
+def _unknown(word: str, verbs: list[str]) -> str:
+    meant = closest(word, verbs)
+    if meant is not None:
+        return f"unknown command {word!r}; did you mean onward {meant}?"
+    if word.endswith(".py"):
+        return f"unknown command {word!r}; to run a script write: onward run {word}"
+    return f"unknown command {word!r}; the commands are {', '.join(verbs)} (onward --help)"
 
 
 if __name__ == "__main__":

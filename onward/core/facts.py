@@ -29,9 +29,8 @@ class Scope(str, Enum):
 
     SETUP = "setup"
     STEP = "step"
-    SECTION = "section"
     BETWEEN = "between"  # between steps, in our own code
-    OUTSIDE = "outside"  # a collective of the user's outside step and section
+    OUTSIDE = "outside"  # a collective of the user's between steps, or after the last one
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,7 @@ class RankFacts:
     local_steps: tuple[int, ...] = ()  # steps whose local state is safe outside the process
     resumed: bool = False  # has committed a step in `generation`
     serve: str = ""  # where it serves its state
+    between: int = 0  # collectives it has run since its last commit, outside steps
     exit_code: int | None = None  # negative: killed by that signal
     fault: FaultReport | None = None  # reported by the rank or by its agent
     progress: Progress = field(default_factory=Progress)

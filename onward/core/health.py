@@ -47,11 +47,17 @@ def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:
     blocked = [r for r, p in waiting.items() if p.launched == front and p.pending_s > 0.0]
     if not blocked:
         blocked = list(waiting)
-    behind = tuple(sorted(r for r, p in progress.items() if p.launched < front))
+    behind = {r: p for r, p in progress.items() if p.launched < front}
+    if not behind and all(p.gate for p in waiting.values()):
+        behind = {r: p for r, p in progress.items() if r not in waiting}  # past the last collective, not at the gate
     if behind:
-        evidence = "; ".join(_describe(r, progress[r]) for r in behind)
-        why = f"rank {_ranks(blocked)} waited {longest:.2f} s in collective {front}; {evidence}"
-        return Suspicion(behind, longest, limit, why)
+        waited = min(longest, max(p.idle_s for p in behind.values()))  # who has just moved is late, not hung
+        guilty = tuple(sorted(r for r, p in behind.items() if p.idle_s >= limit / 2))
+        if not guilty:
+            return None
+        evidence = "; ".join(_describe(r, progress[r]) for r in guilty)
+        where = "at the gate" if progress[blocked[0]].gate else f"in collective {front}"
+        return Suspicion(guilty, waited, limit, f"rank {_ranks(blocked)} waited {longest:.2f} s {where}; {evidence}")
     silent = tuple(sorted(r for r, p in progress.items() if p.beat_s > limit))
     if silent and len(silent) < len(progress):
         why = f"all ranks entered collective {front} and waited {longest:.2f} s; rank {_ranks(silent)} shows no life"

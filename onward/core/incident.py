@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from onward.core.facts import FaultReport
 
 STAGES = ("detect", "pause", "mend", "form", "resume")
+SAME_CLOCK_S = 60.0  # a jump longer than this between two managers is another clock, not a long absence
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class Incident:
         """Record that `stage` ended. A stage that is gone through again keeps its last end."""
         kept = tuple(m for m in self.marks if m[0] != stage)
         return replace(self, marks=(*kept, (stage, now)))
+
+    def rebased(self, now: float) -> Incident:
+        """As a new manager goes on with it. On another machine its clock has nothing to do with the old one."""
+        last = max([self.opened_at, *(at for _, at in self.marks)])
+        if last <= now < last + SAME_CLOCK_S:
+            return self
+        marks = tuple((stage, at - last + now) for stage, at in self.marks)
+        return replace(self, opened_at=self.opened_at - last + now, marks=marks)
 
     def closed(self, now: float) -> Incident:
         return replace(self.marked("resume", now), closed_at=now)

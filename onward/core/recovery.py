@@ -21,10 +21,12 @@ RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 
 
 class Phase(str, Enum):
+    """In the order in which a generation goes through them."""
+
     STARTING = "Starting"
-    RUNNING = "Running"
     PAUSING = "Pausing"
     FORMING = "Forming"
+    RUNNING = "Running"
     FINISHING = "Finishing"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -37,6 +39,7 @@ class Limits:
     pause_s: float = 5.0  # for a rank to reach the fence, on top of what its steps take
     mend_s: float = 600.0  # for a replacement to run the script up to its first step
     form_s: float = 15.0  # for groups and state
+    start_s: float = 1800.0  # for a rank that the others wait for before their first step; torch's own default
     max_restarts: int = 32767
     steps_s: float = 0.0  # measured: how long a rank may legally take to reach the fence
 
@@ -55,6 +58,7 @@ class Job:
     attempt: int = 0  # restarts of the whole job
     restarts_used: int = 0
     agreement: Agreement | None = None
+    between: bool = False  # some rank stands in a collective between steps, or has run some since its last commit
     incident: Incident | None = None
     incidents: int = 0
     deadline: float | None = None
@@ -80,6 +84,22 @@ def new_job(world_size: int, policies: tuple[Policy, ...], limits: Limits) -> Jo
     return Job(world_size=world_size, policies=policies, limits=limits, incarnations=(1,) * world_size)
 
 
+def age(job: Job) -> tuple[int, ...]:
+    """Larger for the newer of two records of one job. Within a generation the phases follow each other in order."""
+    return (job.term, job.generation, job.attempt, job.incidents, job.restarts_used, tuple(Phase).index(job.phase))
+
+
+def resumed(job: Job, now: float) -> Job:
+    """The job as a new manager takes it over: the old one's clock may have been another, so all waits begin again."""
+    waits = {
+        Phase.STARTING: job.limits.start_s,
+        Phase.PAUSING: job.limits.pause_s + job.limits.steps_s,
+        Phase.FORMING: job.limits.form_s,
+    }
+    deadline = now + waits.get(job.phase, 0.0) if job.deadline is not None else None
+    return replace(job, deadline=deadline, incident=job.incident.rebased(now) if job.incident is not None else None)
+
+
 def advance(job: Job, facts: Facts, now: float) -> Decision:
     """Follow the facts until nothing more follows."""
     why: list[str] = []
@@ -102,8 +122,14 @@ def _once(job: Job, facts: Facts, now: float) -> Decision:
     faults = new_faults(job, facts)
     if faults:
         return _on_faults(job, facts, faults, now)
-    if job.deadline is not None and now >= job.deadline:
+    decision = _follow(job, facts, now)
+    if decision.job == job and job.deadline is not None and now >= job.deadline:
         return _on_deadline(job, facts, now)
+    return decision
+
+
+def _follow(job: Job, facts: Facts, now: float) -> Decision:
+    """What the facts allow, deadlines apart."""
     match job.phase:
         case Phase.STARTING:
             return _starting(job, facts, now)
@@ -163,13 +189,16 @@ def _starting(job: Job, facts: Facts, now: float) -> Decision:
         gen = job.generation + 1
         new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=now + job.limits.form_s)
         return Decision(new, (f"all {job.world_size} ranks are here; forming generation {gen}",))
+    if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
+        return Decision(replace(job, deadline=now + job.limits.start_s))
     return Decision(job)
 
 
 def _running(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
-    if job.phase is Phase.RUNNING and _all(job, facts, lambda f: f.stage is Stage.DONE):
-        return Decision(_close(replace(job, phase=Phase.FINISHING), now), ("all ranks are through the loop",), _was(job, now))
+    if job.phase is Phase.RUNNING and _all(job, facts, lambda f: f.stage is Stage.DONE or f.exit_code == 0):
+        new = _close(replace(job, phase=Phase.FINISHING), now)
+        return Decision(new, ("all ranks are through the loop",), _was(job, now))
     done = (Stage.DONE, Stage.EXITED)
     settled = all((f.resumed and f.generation == job.generation) or f.stage in done for f in here.values())
     if job.incident is not None and len(here) == job.world_size and settled:
@@ -200,10 +229,10 @@ def _pausing(job: Job, facts: Facts, now: float) -> Decision:
     missing = [r for r in range(job.world_size) if not _arrived(here.get(r), job.generation)]
     if missing:
         return Decision(job)
-    stuck = [f for f in here.values() if f.stage is Stage.PAUSED and f.scope in (Scope.OUTSIDE, Scope.SETUP)]
+    stuck = [f for f in here.values() if f.stage is Stage.PAUSED and f.scope is Scope.SETUP]
     if stuck:
-        where = "in set-up, before its first step" if stuck[0].scope is Scope.SETUP else "outside a step and a section"
-        return _restart(job, now, f"rank {stuck[0].rank} was {where}, so no step can be redone")
+        why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
+        return _restart(job, now, why)
     outcome = agree([_copy(f) for f in here.values()])
     if isinstance(outcome, NoAgreement):
         return _restart(job, now, outcome.why)
@@ -211,7 +240,12 @@ def _pausing(job: Job, facts: Facts, now: float) -> Decision:
     if incident is not None:
         incident = incident.decided(incident.policy, outcome.why)
     new = replace(
-        job, phase=Phase.FORMING, agreement=outcome, incident=incident, deadline=now + job.limits.form_s
+        job,
+        phase=Phase.FORMING,
+        agreement=outcome,
+        between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in here.values()),
+        incident=incident,
+        deadline=now + job.limits.form_s,
     )
     return Decision(new, (outcome.why,))
 
@@ -228,9 +262,12 @@ def _arrived(f: RankFacts | None, generation: int) -> bool:
     return f.stage is Stage.PARKED or (f.stage is Stage.PAUSED and f.generation == generation)
 
 
+def _ready(f: RankFacts, generation: int) -> bool:
+    return f.stage in (Stage.FORMED, Stage.TRAINING, Stage.DONE) and f.generation == generation
+
+
 def _forming(job: Job, facts: Facts, now: float) -> Decision:
-    ready = (Stage.FORMED, Stage.TRAINING, Stage.DONE)
-    if _all(job, facts, lambda f: f.stage in ready and f.generation == job.generation):
+    if _all(job, facts, lambda f: _ready(f, job.generation)):
         incident = job.incident.marked("form", now) if job.incident else None
         return Decision(replace(job, phase=Phase.RUNNING, incident=incident, deadline=None))
     return Decision(job)
@@ -240,11 +277,11 @@ def _forming(job: Job, facts: Facts, now: float) -> Decision:
 
 
 def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
-    here = current(job, facts)
     job = _remember(job, faults)
-    if not all(here[f.rank].library for f in faults if f.rank in here) or job.phase is Phase.STARTING:
-        return _restart(_open(job, faults, facts, now), now, "the failed script does not use the library, or had not begun")
     job = _open(job, faults, facts, now)
+    hopeless = _nothing_to_redo(job, facts)
+    if hopeless:
+        return _restart(job, now, hopeless)
     assert job.incident is not None
     culprit = _own_bug(job, faults)
     if culprit is not None:
@@ -253,6 +290,18 @@ def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: flo
     if repeated is not None:
         return _restart(job, now, f"rank {repeated.rank} {describe(repeated)} {IDENTICAL_LIMIT} times with no progress")
     return _pause(job, facts, now)
+
+
+def _nothing_to_redo(job: Job, facts: Facts) -> str:
+    """Why no rank holds anything yet, or any more, that a step could be redone from; empty when some may."""
+    match job.phase:
+        case Phase.STARTING:
+            return "the failed script does not use the library, or had not begun"
+        case Phase.FORMING if job.agreement is None:
+            return "the first group was still forming, so there is no step to redo"
+        case Phase.FINISHING if any(f.exit_code == 0 for f in current(job, facts).values()):
+            return "other ranks had ended well already and took the state with them"
+    return ""
 
 
 def _remember(job: Job, faults: tuple[FaultReport, ...]) -> Job:
@@ -334,6 +383,8 @@ def _choose(job: Job, dead: tuple[int, ...]) -> tuple[Policy, str]:
             return Policy.RETRY, f"{head}; redoing the step in place, no process ends"
         if Policy.RECOVER_IN_PLACE not in job.policies:
             return Policy.EXIT, f"{head}; neither retry nor recover-in-place is configured"
+        if job.incident.policy == Policy.RECOVER_IN_PLACE.value:
+            return Policy.RECOVER_IN_PLACE, f"{head}; forming the group once more"
         return Policy.EXIT, f"{head}; retry is not configured"
     ranks = ", ".join(map(str, dead))
     if Policy.RECOVER_IN_PLACE not in job.policies:
@@ -348,34 +399,46 @@ def _choose(job: Job, dead: tuple[int, ...]) -> tuple[Policy, str]:
 
 def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
+    match job.phase:
+        case Phase.STARTING:
+            late = [r for r in range(job.world_size) if r not in here or here[r].stage is not Stage.SETUP]
+            faults = _late(job, here, late, "start", "did not start")
+            why = f"rank {_list(late)} did not start within {job.limits.start_s:g} s of the others"
+            return _restart(_open(_remember(job, faults), faults, facts, now), now, why)
+        case Phase.PAUSING:
+            return _pause_is_late(job, facts, now)
+        case Phase.FORMING:
+            late = [r for r in range(job.world_size) if r not in here or not _ready(here[r], job.generation)]
+            # One that is stuck keeps all the others from forming. Who is to blame shows at the fence of the next try.
+            return _on_faults(job, facts, _late(job, here, late, "stall", "did not join the new group in time"), now)
+    return Decision(replace(job, deadline=None))
+
+
+def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
+    here = current(job, facts)
     late = [r for r in range(job.world_size) if not _arrived(here.get(r), job.generation)]
-    if job.phase is Phase.PAUSING:
-        if any(here[r].progress.section for r in late if r in here):
-            return Decision(replace(job, deadline=now + job.limits.pause_s))
-        replaced = [r for r in late if r not in here or here[r].stage in (Stage.STARTING, Stage.SETUP)]
-        if replaced and len(replaced) == len(late) and job.incident is not None:
-            if now < job.incident.opened_at + job.limits.mend_s:
-                return Decision(replace(job, deadline=job.incident.opened_at + job.limits.mend_s))
-            return _restart(job, now, f"the replacement of rank {replaced[0]} did not come up in {job.limits.mend_s:g} s")
-        kind, text = "hang", "did not reach the fence in time"
-        late = [r for r in late if r not in replaced]
-    elif job.phase is Phase.FORMING:
-        ready = (Stage.FORMED, Stage.TRAINING, Stage.DONE)
-        late = [r for r in here if not (here[r].stage in ready and here[r].generation == job.generation)]
-        if job.incident is None:
-            return _restart(_open(job, (_late(here[late[0]], "start", "did not join the group"),), facts, now), now,
-                            f"rank {late[0]} did not join the group in {job.limits.form_s:g} s")
-        kind, text = "hang", "did not join the new group in time"
-    else:
-        return Decision(replace(job, deadline=None))
-    faults = tuple(_late(here[r], kind, text) for r in late if r in here)
-    if not faults:
-        return Decision(replace(job, deadline=now + job.limits.pause_s))
-    return _on_faults(job, facts, faults, now)
+    coming = [r for r in late if r not in here or here[r].stage in (Stage.STARTING, Stage.SETUP)]
+    busy = [r for r in late if r not in coming and here[r].progress.section]
+    patience = (job.incident.opened_at if job.incident is not None else now) + job.limits.mend_s
+    if now < patience and len(coming) + len(busy) == len(late):
+        return Decision(replace(job, deadline=patience))
+    hung = [r for r in late if r not in coming and (r not in busy or now >= patience)]
+    if hung:
+        return _on_faults(job, facts, _late(job, here, hung, "hang", "did not reach the fence in time"), now)
+    return _restart(job, now, f"the replacement of rank {_list(coming)} did not come up in {job.limits.mend_s:g} s")
 
 
-def _late(f: RankFacts, kind: str, text: str) -> FaultReport:
-    return FaultReport(kind=kind, rank=f.rank, incarnation=f.incarnation, step=f.progress.step, text=text, at=-2.0)
+def _late(job: Job, here: Facts, ranks: list[int], kind: str, text: str) -> tuple[FaultReport, ...]:
+    def fault(r: int) -> FaultReport:
+        step = here[r].progress.step if r in here else -1
+        echo = "communication" if kind == "stall" else ""
+        return FaultReport(kind, r, job.incarnations[r], step=step, text=text, retryable=echo, at=-2.0)
+
+    return tuple(fault(r) for r in ranks)
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 # ---------------------------------------------------------------------------------------------------- ends

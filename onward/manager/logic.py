@@ -13,9 +13,10 @@ from onward.core.agreement import Part
 from onward.core.facts import FaultReport, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.policy import Policy
-from onward.core.recovery import Job, Limits, Phase, advance, current, new_job
+from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, resumed
 from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
 
+RESEND_S = 0.2  # orders that an agent does not show to have are sent again
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Job)
 
@@ -49,6 +50,7 @@ class ManagerLogic:
         self._last_step: dict[int, int] = {}
         self._captured: set[tuple[int, int]] = set()
         self._accused: dict[int, FaultReport] = {}
+        self._told_at: dict[int, float] = {}  # node -> when it was last sent orders
         self.changed_job = False
 
     # ------------------------------------------------------------------------------------------ facts in
@@ -71,12 +73,14 @@ class ManagerLogic:
                 self._records.append(message.record)
             if len(self._seen) < self.settings.nodes:
                 return
-            self._take_office()
+            self._take_office(now)
         self.think(now)
-        if first:
-            self._send_orders()
+        assert self.job is not None
+        behind = (message.term, message.orders_version) < (self.job.term, self._version)
+        if first or (behind and now - self._told_at.get(message.node, -RESEND_S) >= RESEND_S):
+            self._send_orders([message.node], now)  # what was sent before may have been lost with its connection
 
-    def _take_office(self) -> None:
+    def _take_office(self, now: float) -> None:
         """All agents are here: go on from the newest record any of them holds, or begin."""
         jobs = []
         for record in self._records:
@@ -86,8 +90,8 @@ class ManagerLogic:
                 self._note("a generation record could not be read and was left aside")
         term = max([*self._terms, *(j.term for j in jobs)]) + 1
         if jobs:
-            best = max(jobs, key=lambda j: (j.term, j.generation, j.attempt, j.incidents, j.restarts_used))
-            self.job = replace(best, term=term, limits=self.settings.limits)
+            best = max(jobs, key=age)
+            self.job = resumed(replace(best, term=term, limits=self.settings.limits), now)
             self._note(f"a new manager (term {term}) goes on at generation {best.generation}, phase {best.phase.value}")
         else:
             s = self.settings
@@ -112,7 +116,7 @@ class ManagerLogic:
             r: replace(f, fault=self._accused[r]) if r in self._accused and f.alive and f.fault is None else f
             for r, f in self.facts.items()
         }
-        steps_s = self._limit() if len(self._step_times) >= 3 else 30.0
+        steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
         job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
         decision = advance(job, facts, now)
         for text in decision.why:
@@ -129,7 +133,7 @@ class ManagerLogic:
             }
             self._version += 1
             self.changed_job = True
-            self._send_orders()
+            self._send_orders(sorted(self._seen), now)
 
     def _limit(self) -> float:
         s = self.settings
@@ -145,30 +149,43 @@ class ManagerLogic:
         if job.phase is Phase.FORMING and job.deadline is not None and now > job.deadline - job.limits.form_s * 0.8:
             late = [f for f in here.values() if f.stage is not Stage.FORMED or f.generation != job.generation]
             self._ask_for_stacks(late)
-        if job.phase is not Phase.RUNNING:
-            return
-        training = {r: f for r, f in here.items() if f.stage is Stage.TRAINING and f.generation == job.generation}
-        if len(training) < job.world_size or not all(f.progress.step >= 0 for f in training.values()):
-            return
-        found = health.suspect({r: f.progress for r, f in training.items()}, self._limit())
+        for f in here.values():
+            if f.library and f.alive and f.progress.beat_s > self.settings.hang_first_s:
+                self._accuse(f, "hang", f"its process has shown no life for {f.progress.beat_s:.1f} s", now)
+        found = self._suspicion(job, here)
         if found is None:
-            self._captured.clear()
             return
-        self._ask_for_stacks([training[r] for r in found.ranks])
+        self._ask_for_stacks([here[r] for r in found.ranks])
         if not found.certain:
             return
-        if found.ranks:
-            for r in found.ranks:
-                f = training[r]
-                self._accused[r] = FaultReport(
-                    kind="hang", rank=r, incarnation=f.incarnation, step=f.progress.step, text=found.why, at=now
-                )
-        else:
-            r, f = min(training.items())
-            self._accused[r] = FaultReport(
-                kind="stall", rank=r, incarnation=f.incarnation, step=f.progress.step, text=found.why,
-                retryable="communication", at=now,
-            )
+        for r in found.ranks:
+            self._accuse(here[r], "hang", found.why, now)
+        if not found.ranks:
+            self._accuse(here[min(here)], "stall", found.why, now, retryable="communication")
+
+    def _suspicion(self, job: Job, here: dict[int, RankFacts]) -> health.Suspicion | None:
+        """Who holds the others up, by what all of them show."""
+        members = {r: f for r, f in here.items() if f.stage in (Stage.FORMED, Stage.TRAINING, Stage.DONE)}
+        if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < job.world_size:
+            return None
+        if any(f.generation != job.generation for f in members.values()):
+            return None
+        progress = {r: f.progress for r, f in members.items()}
+        if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
+            last = max(p.launched for p in progress.values())
+            done = [r for r, f in members.items() if f.stage is Stage.DONE]
+            progress |= {r: replace(progress[r], gate=True, section=False, launched=last) for r in done}
+            progress |= {r: replace(progress[r], section=False) for r, f in members.items() if f.stage is Stage.FORMED}
+        begun = all(p.step >= 0 for p in progress.values())
+        found = health.suspect(progress, self._limit() if begun else job.limits.start_s)
+        if found is None:
+            self._captured.clear()
+        return found
+
+    def _accuse(self, f: RankFacts, kind: str, why: str, now: float, retryable: str = "") -> None:
+        step = f.progress.step
+        fault = FaultReport(kind, f.rank, f.incarnation, step=step, text=why, retryable=retryable, at=now)
+        self._accused[f.rank] = fault
 
     def _ask_for_stacks(self, suspects: list[RankFacts]) -> None:
         for f in suspects:
@@ -188,9 +205,9 @@ class ManagerLogic:
     def record(self) -> bytes:
         return _encoder.encode(self.job) if self.job is not None else b""
 
-    def _send_orders(self) -> None:
-        assert self.job is not None
-        for node in sorted(self._seen):
+    def _send_orders(self, nodes: list[int], now: float) -> None:
+        for node in nodes:
+            self._told_at[node] = now
             self.out.append((node, self.orders(node)))
 
     def orders(self, node: int) -> Orders:
@@ -249,4 +266,5 @@ class ManagerLogic:
             part=part.value,
             source=source,
             serves=sum(1 for g in givers if g == rank),
+            between=job.between,
         )

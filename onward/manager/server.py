@@ -31,6 +31,15 @@ class ManagerServer:
         self._idle_since = time.monotonic()
         self.refused = 0
 
+    @property
+    def phase(self) -> str:
+        """Where the job stands; empty until all agents have been here."""
+        return self._logic.job.phase.value if self._logic.job is not None else ""
+
+    @property
+    def connected(self) -> int:
+        return len(self._peers)
+
     async def serve(self, sock: socket.socket, idle_s: float) -> None:
         server = await asyncio.start_server(self._on_connection, sock=sock)
         async with server:

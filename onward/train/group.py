@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -39,7 +39,8 @@ class Generation:
         self.failed = ""  # why; set before anything that was waiting is released
         self.broken = False  # an operation ended without its result
         self._lock = threading.Lock()
-        self._pending: dict[int, GroupWork] = {}
+        self._pending: dict[int, GroupWork] = {}  # somebody may wait for these
+        self._inside: set[int] = set()  # and these gloo has not ended, whatever we told whoever waited
         self._connections: list[Connections] = []
         self._aborters: list[Callable[[], None]] = []
         self._count = 0
@@ -55,9 +56,14 @@ class Generation:
         with self._lock:
             self._count += 1
             work.number = self._count
+            self._inside.add(work.number)
             if not self._over:
                 self._pending[work.number] = work
             return not self._over
+
+    def ended(self, work: GroupWork) -> None:
+        with self._lock:
+            self._inside.discard(work.number)
 
     def remove(self, work: GroupWork) -> float:
         """Returns the launch time of the oldest operation still pending, 0 when there is none."""
@@ -66,8 +72,9 @@ class Generation:
             return min((w.launched_at for w in self._pending.values()), default=0.0)
 
     @property
-    def pending(self) -> int:
-        return len(self._pending)
+    def stuck(self) -> bool:
+        """An operation is still inside gloo: destroying its group now would block."""
+        return bool(self._inside)
 
     def guard(self, connections: Connections | None, abort: Callable[[], None] | None) -> None:
         with self._lock:
@@ -103,11 +110,12 @@ class Generation:
 class GroupWork(dist.Work):
     """An operation under way whose wait can always be ended."""
 
-    def __init__(self, owner: Groups, generation: Generation, inner: Any, tensors: Any) -> None:
+    def __init__(self, group: Group, generation: Generation, inner: Any, tensors: Any) -> None:
         super().__init__()
         self.number = 0
         self.launched_at = time.monotonic()
-        self._owner = owner
+        self._owner = group._owner
+        self._group = group
         self._generation = generation
         self._inner = inner
         self._tensors = tensors
@@ -115,36 +123,31 @@ class GroupWork(dist.Work):
         self._event = threading.Event()
         self._future: torch.futures.Future[Any] | None = None
         self.failed = False
-        self._log: Callable[[Any], None] | None = None
+        self.log: Callable[[Any], None] | None = None
+        self.again: Again | None = None
+        self.refused = False  # could not even be launched
 
     def begin(self) -> None:
-        if not self._generation.add(self):
-            self.finish(failed=True)
-            return
+        in_time = self._generation.add(self)
         try:
             future = self._inner.get_future()
         except RuntimeError:
-            future = None
+            future = None  # gloo's send and recv have none
         if future is not None:
-            future.add_done_callback(self._on_done)
+            future.add_done_callback(lambda f: self._on_done(f.value))
         else:
-            threading.Thread(target=self._wait_in_thread, daemon=True).start()
-
-    def _wait_in_thread(self) -> None:
-        try:
-            self._inner.wait()
-            self.finish(failed=False)
-        except Exception as e:
-            self._generation.fail(str(e))
+            threading.Thread(target=self._on_done, args=(self._inner.wait,), daemon=True).start()
+        if not in_time:
             self.finish(failed=True)
 
-    def _on_done(self, future: torch.futures.Future[Any]) -> None:
+    def _on_done(self, result: Callable[[], Any]) -> None:
         try:
-            future.value()
+            result()
             failed = False
         except Exception as e:
             self._generation.fail(str(e))
             failed = True
+        self._generation.ended(self)
         self.finish(failed)
 
     def finish(self, failed: bool) -> None:
@@ -166,13 +169,21 @@ class GroupWork(dist.Work):
         if not self._event.is_set():
             raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for a collective")
         if self.failed:
-            self._owner.unwind(self._generation)
+            if self.again is None:
+                self._owner.unwind(self._generation)
+            else:
+                self.again.run(self._group, self._tensors)
         elif self._owner.accelerated:
             self._inner.wait()  # order the result before the current stream
-        if self._log is not None:
-            self._log(self._tensors)
-            self._log = None
+        log, self.log, self.failed = self.log, None, False
+        if log is not None:
+            log(self._tensors)
         return True
+
+    def done(self) -> bool:
+        """Wait to the end; True when the result is there."""
+        self._event.wait()
+        return not self.failed
 
     def synchronize(self) -> None:
         self.wait()
@@ -201,6 +212,30 @@ class GroupWork(dist.Work):
         if done:
             self._future.set_result(self._tensors)
         return self._future
+
+
+class Again:
+    """What is needed to run an operation once more: its arguments, and its inputs as they were."""
+
+    def __init__(self, outside: OutsideStep, op: str, args: tuple[Any, ...]) -> None:
+        self._outside = outside
+        self._op = op
+        self._args = args
+        tensors = args[0] if op in _IN_PLACE and args and isinstance(args[0], list) else []
+        self._saved = [(t, t.detach().clone()) for t in tensors]
+
+    def run(self, group: Group, result: Any) -> None:
+        """Recover, then launch and wait, until it works."""
+        while True:
+            self._outside.recover()
+            with torch.no_grad():
+                for t, copy in self._saved:
+                    t.detach().copy_(copy)
+            if self._outside.replay(self._op, result):
+                return
+            work = group.launch(self._op, result, self._args)
+            if work.done():
+                return
 
 
 class DoneWork(dist.Work):
@@ -234,6 +269,19 @@ class DoneWork(dist.Work):
         return future
 
 
+class OutsideStep(Protocol):
+    """Collectives between steps are not unwound: a recovery takes place inside their wait, then they run again."""
+
+    def replay(self, op: str, result: Any) -> bool:
+        """Fill in the result of an operation that the others have behind them; False when it must really run."""
+
+    def record(self, op: str, result: Any) -> None:
+        """Keep the result of an operation for a rank that must catch up."""
+
+    def recover(self) -> None:
+        """Stand at the fence here, and return in a new generation."""
+
+
 class Groups:
     """All groups of this process and the generation they belong to. One per process."""
 
@@ -249,7 +297,7 @@ class Groups:
         self.before_launch: Callable[[Group, str, Any], Any] | None = None
         self.on_complete: Callable[[Generation, float], None] | None = None
         self.on_unwind: Callable[[str], None] | None = None
-        self.retry: Callable[[], bool] | None = None
+        self.outside: OutsideStep | None = None  # set while a failed operation is to be launched again
         self._graveyard: list[tuple[Generation, list[Any]]] = []
         self.skip_next = False  # injected: leave out the next collective
 
@@ -258,10 +306,9 @@ class Groups:
         old = self.generation
         generation = Generation(number)
         inners = [g.detach() for g in self.members]
-        if old.pending:
-            self._graveyard.append((old, inners))  # its destructor would block on the stuck operation
-        self._graveyard = [(g, i) for g, i in self._graveyard if g.pending]
-        del inners
+        self._graveyard.append((old, inners))
+        self._graveyard = [(g, i) for g, i in self._graveyard if g.stuck]
+        del inners, old
         self.generation = generation
         self.alone = False
         for group in self.members:
@@ -271,6 +318,10 @@ class Groups:
         oldest = generation.remove(work)
         if generation is self.generation and self.on_complete is not None:
             self.on_complete(generation, oldest)
+
+    def outside_step(self, group: Group) -> OutsideStep | None:
+        """How to go on when an operation of `group` fails now: None means back to the fence."""
+        return self.outside if group.size() == group.world_size else None
 
     def unwind(self, generation: Generation) -> None:
         """Leave the user's code: the operation that it waited for will not come."""
@@ -282,9 +333,12 @@ class Groups:
 class Group(ProcessGroup):
     """The process group that user code and wrappers hold for life."""
 
-    def __init__(self, owner: Groups, name: str, rank: int, size: int, ranks: tuple[int, ...]) -> None:
+    def __init__(
+        self, owner: Groups, name: str, rank: int, size: int, ranks: tuple[int, ...], world_size: int
+    ) -> None:
         super().__init__(rank, size)
         self._owner = owner
+        self.world_size = world_size
         self._name = name
         self._desc = "onward"
         self._rank, self._size = rank, size
@@ -374,22 +428,41 @@ class Group(ProcessGroup):
             answer(op, self._rank, self._size, args)
             recorded = owner.before_launch(self, op, result) if owner.before_launch else None
             return DoneWork(result if recorded is None else recorded)
-        generation = owner.generation
-        if generation.failed:
-            owner.unwind(generation)
+        outside = owner.outside_step(self)
+        if outside is not None and outside.replay(op, result):
+            return DoneWork(result)
+        if owner.generation.failed and outside is None:
+            owner.unwind(owner.generation)
         log = owner.before_launch(self, op, result) if owner.before_launch is not None else None
         if owner.skip_next:
             owner.skip_next = False
             return DoneWork(result)
+        again = Again(outside, op, args) if outside is not None else None
+        work = self.launch(op, result, args)
+        if outside is not None:
+            work.again = again
+            work.log = lambda tensors: outside.record(op, tensors)
+        else:
+            work.log = log
+            if work.failed and work.refused:
+                owner.unwind(owner.generation)
+        return work
+
+    def launch(self, op: str, result: Any, args: tuple[Any, ...]) -> GroupWork:
+        """Enter the operation in the current generation."""
+        generation = self._owner.generation
+        inner = None
         try:
-            inner = getattr(self._inner, op)(*args)
+            if not generation.failed:
+                inner = getattr(self._inner, op)(*args)
         except RuntimeError as e:
             generation.fail(str(e))
-            owner.unwind(generation)
-            raise
-        work = GroupWork(owner, generation, inner, result)
-        work._log = log
-        work.begin()
+        work = GroupWork(self, generation, inner, result)
+        if inner is None:
+            work.refused = True
+            work.finish(failed=True)
+        else:
+            work.begin()
         return work
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
@@ -458,6 +531,11 @@ class Group(ProcessGroup):
 def _options(opts: Any, kind: type) -> Any:
     return kind() if opts is None else opts
 
+
+_IN_PLACE = frozenset({"allreduce", "allreduce_coalesced", "broadcast", "reduce"})
+SAME_EVERYWHERE = frozenset(
+    {"allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced", "barrier"}
+)  # operations whose result one rank can tell another
 
 _SYNCING = frozenset(
     {

@@ -18,7 +18,6 @@ from onward.train.group import Groups
 from onward.train.link import Link
 from onward.wire.messages import Injected, Injection
 
-
 RAISED = ("exception", "bug")  # kinds that must surface inside the block, as a user's error would
 
 
@@ -112,7 +111,8 @@ def _exhaust_memory() -> None:
     """Allocate for real until the kernel says no, under a limit that spares the rest of the machine."""
     import resource
 
-    now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    with open("/proc/self/statm") as f:
+        now = int(f.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20), now + (256 << 20)))
     held = []
     while True:

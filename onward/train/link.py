@@ -121,6 +121,18 @@ class Link:
                 self._changed.wait(left if left is not None else 1.0)
             return self.order
 
+    def wait_newer(self, generation: int) -> RankOrder:
+        """The first order of a generation after `generation`."""
+        order = self.wait_order(lambda o: o.generation > generation)
+        assert order is not None
+        return order
+
+    def wait_change(self, last: RankOrder) -> RankOrder:
+        """The first order that wants something else than `last`."""
+        order = self.wait_order(lambda o: o.generation > last.generation or o.want != last.want)
+        assert order is not None
+        return order
+
     def newer_than(self, generation: int) -> bool:
         order = self.order
         return order is not None and order.generation > generation

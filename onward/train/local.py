@@ -25,6 +25,7 @@ from onward.train.protected import Protected, _plain, _rebuild, _restore, _state
 _HEADER = struct.Struct("<qqq")  # step, small bytes, offset of the tensors
 _HEADER_ROOM = 64
 _PAGE = 4096
+_ALWAYS_BYTES = 256 << 10
 _TENSOR = "\x00onward.local"
 
 
@@ -56,6 +57,14 @@ class Slot:
             os.close(fd)
         self.seen: dict[str, tuple[int, int]] = {}  # path -> (id, version) of the tensor bytes in here
         self.layout: tuple[Any, ...] = ()
+        self._views: dict[tuple[str, int], torch.Tensor] = {}
+
+    def view(self, path: str, at: int, t: torch.Tensor) -> torch.Tensor:
+        """The place of a tensor in this file, as a tensor."""
+        found = self._views.get((path, at))
+        if found is None or found.shape != t.shape or found.dtype != t.dtype:
+            found = self._views[(path, at)] = _view(self.map, at, t)
+        return found
 
     @property
     def step(self) -> int:
@@ -70,6 +79,7 @@ class Slot:
         try:
             os.posix_fallocate(fd, 0, size)
             self.map = mmap.mmap(fd, size)
+            self._views = {}
         finally:
             os.close(fd)
 
@@ -88,8 +98,18 @@ class LocalState:
     def __init__(self, directory: str, protected: Protected) -> None:
         self._protected = protected
         self._slots = [Slot(os.path.join(directory, f"slot{i}")) for i in range(2)]
+        self._position = _position(os.path.join(directory, "position"))
         self.carry_grads = False
         self.cursors: list[Any] = []  # batches: objects with `position` to keep and `rewind(position)` to restore
+
+    @property
+    def begun(self) -> int:
+        """The last step whose block this rank began, in this process or in one before it; -1 for none."""
+        return int(struct.unpack_from("<q", self._position)[0])
+
+    @begun.setter
+    def begun(self, step: int) -> None:
+        struct.pack_into("<q", self._position, 0, step)
 
     def steps(self) -> tuple[int, ...]:
         return tuple(sorted(s.step for s in self._slots if s.step >= 0))
@@ -148,11 +168,18 @@ class LocalState:
             blob = struct.pack("<I", zlib.crc32(body)) + body
         _HEADER.pack_into(slot.map, 0, -1, 0, offset)
         slot.reserve(end)
+        into, out_of = [], []
         for (path, _, _, at), (_, t) in zip(places, tensors, strict=True):
+            size = t.numel() * t.element_size()
             mark = (id(t), t._version)
-            if slot.seen.get(path) != mark:
-                _write_tensor(slot.map, at, t)
+            # Kernels such as batch_norm write running statistics without counting a version: only what is too large to
+            # be copied every step is believed to be unchanged.
+            if size and (size <= _ALWAYS_BYTES or slot.seen.get(path) != mark):
+                into.append(slot.view(path, at, t))
+                out_of.append(t.detach())
                 slot.seen[path] = mark
+        if into:
+            torch._foreach_copy_(into, out_of)
         slot.map[_HEADER_ROOM : _HEADER_ROOM + len(blob)] = blob
         _HEADER.pack_into(slot.map, 0, step, len(blob), offset)
 
@@ -222,6 +249,16 @@ def same(a: Small, b: Small) -> bool:
 # ------------------------------------------------------------------------------------------- bytes
 
 
+def _position(path: str) -> mmap.mmap:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.fstat(fd).st_size < 8:
+            os.pwrite(fd, struct.pack("<q", -1), 0)
+        return mmap.mmap(fd, 8)
+    finally:
+        os.close(fd)
+
+
 def _align(n: int) -> int:
     return (n + 63) // 64 * 64
 
@@ -232,11 +269,6 @@ def _tensor_bytes(t: torch.Tensor) -> bytes:
 
 def _view(m: mmap.mmap, at: int, t: torch.Tensor) -> torch.Tensor:
     return torch.frombuffer(m, dtype=t.dtype, count=t.numel(), offset=at).view(t.shape)
-
-
-def _write_tensor(m: mmap.mmap, at: int, t: torch.Tensor) -> None:
-    if t.numel():
-        _view(m, at, t).copy_(t.detach())
 
 
 def _read_tensor(m: mmap.mmap, at: int, t: torch.Tensor) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import torch
 
+from onward.errors import StateError
 from onward.log import get_logger
+from onward.train.between import fill, flatten
 from onward.train.link import Link
 from onward.train.local import _tensor_bytes
-from onward.train.protected import dtype_of
 from onward.wire.messages import Recorded
 
 log = get_logger("onward.train")
@@ -41,7 +41,7 @@ class Recorder:
         self._index += 1
 
         def record(tensors: Any) -> None:
-            flat = [t.detach().cpu().contiguous() for t in _flatten(tensors)]
+            flat = [t.detach().cpu().contiguous() for t in flatten(tensors)]
             body = [(str(t.dtype).removeprefix("torch."), list(t.shape), _tensor_bytes(t)) for t in flat]
             data = msgspec.msgpack.encode([op, body])
             self._bytes += len(data)
@@ -63,21 +63,10 @@ class Recorder:
         if index >= len(self._log) or not self._log[index]:
             self.problem = f"collective {index} ({op}) before the first step was not recorded"
             return
-        name, body = msgspec.msgpack.decode(self._log[index])
-        own = _flatten(tensors)
-        if name != op or len(own) != len(body) or any(list(t.shape) != b[1] for t, b in zip(own, body, strict=True)):
-            self.problem = f"collective {index} before the first step is {op} here and was {name}: set-up differs"
-            return
-        with torch.no_grad():
-            for t, (dtype, shape, data) in zip(own, body, strict=True):
-                if data:
-                    t.copy_(torch.frombuffer(bytearray(data), dtype=dtype_of(dtype)).reshape(shape))
-
-
-def _flatten(tensors: Any) -> list[torch.Tensor]:
-    if isinstance(tensors, torch.Tensor):
-        return [tensors]
-    return [t for item in tensors for t in _flatten(item)]
+        try:
+            fill(op, tensors, self._log[index])
+        except StateError as e:
+            self.problem = f"collective {index} before the first step: {e}"
 
 
 def _inside_wrapper() -> bool:

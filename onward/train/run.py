@@ -20,6 +20,7 @@ from onward.devices import classify_error
 from onward.errors import StateError, Unwind, UsageError, WireError
 from onward.log import get_logger
 from onward.train.batches import Batches, batches_over
+from onward.train.between import BetweenSteps
 from onward.train.group import Generation, Group, Groups
 from onward.train.injection import Injector
 from onward.train.link import Interrupted, Link
@@ -87,6 +88,8 @@ class Run:
         self._tx = Transaction(self._protected, self._local, self._groups, self._page)
         self._recorder = Recorder(link, me.log, self._spare)
         self._injector = Injector(link, me.injections, self._groups)
+        self._between = BetweenSteps(link, self.rank, self.world_size, self._recover_outside)
+        self._finished = False
         self._server = Server(me.address, self._token)
         self._step_started = 0
         self._loop_top = 0
@@ -171,7 +174,8 @@ class Run:
 
     def _make_group(self, options: Any, backend_options: Any) -> Group:
         ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-        return Group(self._groups, options.group_id, options.group_rank, options.group_size, ranks)
+        size = options.group_size
+        return Group(self._groups, options.group_id, options.group_rank, size, ranks, self.world_size)
 
     # ------------------------------------------------------------------------------------- hooks
 
@@ -208,9 +212,8 @@ class Run:
             self._groups.generation.abort(order.why or "the job is paused")
 
     def _on_unwind(self, why: str) -> None:
-        if self._scope in (Scope.STEP, Scope.BETWEEN):
-            return
-        self._fail_outside(why)
+        if self._scope is Scope.SETUP or (self._scope is Scope.OUTSIDE and self._groups.outside is None):
+            self._fail_outside(why)
 
     def _fail_outside(self, why: str) -> None:
         """A fault where nothing can be run again: say so and wait for the next policy, which ends this process."""
@@ -240,6 +243,7 @@ class Run:
                 serve=self._server.address,
                 fault=fault,
                 local_steps=list(self._local.steps()),
+                between=self._between.count,
             )
         )
 
@@ -258,7 +262,7 @@ class Run:
     # ------------------------------------------------------------------------------------- the loop
 
     def _steps(self, n: int) -> Generator[Step, None, None]:
-        self._scope = Scope.BETWEEN
+        self._stay_in_loop()
         if self._spare:
             yield from self._park(n)
         else:
@@ -267,7 +271,7 @@ class Run:
         self._page.set("step", self._tx.step)
         try:
             while True:
-                self._scope = Scope.BETWEEN
+                self._stay_in_loop()
                 if self._pending_fault is not None or self._link.newer_than(self._number()):
                     yield from self._recover(n)
                 if self._tx.step >= n:
@@ -278,24 +282,31 @@ class Run:
                 yield step
                 if not step.entered:
                     raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
-                self._scope = Scope.OUTSIDE
         finally:
-            self._scope = Scope.OUTSIDE
+            self._leave_step()
+
+    def _leave_step(self) -> None:
+        """User code between steps, or after the last: its collectives are run again, not unwound."""
+        self._scope = Scope.OUTSIDE
+        self._groups.outside = self._between
+
+    def _stay_in_loop(self) -> None:
+        self._scope = Scope.BETWEEN
+        self._groups.outside = None
 
     _pending_fault: FaultReport | None = None
 
     def _finish(self) -> bool:
         """Wait until every rank is through the loop. False when the job needs us again."""
         self._page.set("section", 1)
+        self._local.begun = self._tx.step
         self._report(Stage.DONE)
         number = self._number()
         order = self._link.wait_order(lambda o: o.generation > number or o.want == "finish")
         assert order is not None
         self._page.set("section", 0)
-        if order.generation > number:
-            return False
-        self._scope = Scope.OUTSIDE
-        return True
+        self._finished = order.generation == number
+        return self._finished
 
     # ------------------------------------------------------------------------------------- spares
 
@@ -311,11 +322,26 @@ class Run:
             assert order.form is not None
             if order.form.step >= 1 and not self._rehearsed:
                 yield from self._rehearse(n)
-            if self._enter(order):
+            entered = yield from self._arrive_by_ghost(order)
+            if entered:
                 break
-        self._spare = False
-        self._begun = True
         self._page.set("section", 0)
+
+    def _arrive_by_ghost(self, order: RankOrder) -> Generator[Step, None, bool]:
+        """Enter; where the rank had not got past its last step, its block is run once more for show.
+
+        The code after the block of step T-1 (a log line, an evaluation) has not been run by this rank, and Python can
+        reach it only through the block. So the block runs alone, its effects are overwritten by the state of T, and
+        the step then reads as committed, as it is.
+        """
+        form = order.form
+        assert form is not None
+        if form.part != "receive" or form.step < 1 or self._local.begun >= form.step:
+            return self._enter(order)
+        self._between.forget()
+        ghost = Step(self, form.step - 1, ghost=order)
+        yield ghost
+        return ghost.committed
 
     def _rehearse(self, n: int) -> Generator[Step, None, None]:
         """Run the block alone, so that what is built in the first steps (buckets, kernels, threads) is there."""
@@ -343,7 +369,8 @@ class Run:
             assert form is not None
             if form.part == "receive" and form.step >= 1 and not self._layout_settled() and not self._rehearsed:
                 yield from self._rehearse(n)
-            if self._enter(order):
+            entered = yield from self._arrive_by_ghost(order)
+            if entered:
                 return
 
     def _recover_here(self) -> None:
@@ -351,6 +378,11 @@ class Run:
         while True:
             if self._enter(self._stand()):
                 return
+
+    def _recover_outside(self) -> None:
+        """A collective between steps failed: recover right there."""
+        self._note_break()
+        self._recover_here()
 
     def _stand(self) -> RankOrder:
         """Report what is held, and wait to be told how to go on."""
@@ -360,21 +392,16 @@ class Run:
             self._report(Stage.TRAINING, fault=fault)
         self._resumed = False
         while True:
-            order = self._link.wait_order(lambda o: o.generation > number)
-            assert order is not None
+            order = self._link.wait_newer(number)
             self._groups.generation.abort(order.why)
             if order.want == "pause":
                 self._report(Stage.PAUSED, generation=order.generation)
-                wanted = order.generation
-                order = self._link.wait_order(
-                    lambda o, wanted=wanted: o.generation > wanted or o.want != "pause"  # type: ignore[misc]
-                )
-                assert order is not None
+                order = self._link.wait_change(order)
             if order.want == "form" and order.form is not None:
                 return order
-            number = max(number, order.generation - 1)
             if order.want == "stop":
                 raise SystemExit(1)
+            number = max(number, order.generation - 1)
 
     def _enter(self, order: RankOrder) -> bool:
         """Join the generation of `order` and arrive at its step. False when it has been left again meanwhile."""
@@ -389,9 +416,11 @@ class Run:
             self._page.set("generation", order.generation)
             self._page.set("launched", 0)
             self._arrive(form, order.generation, interrupted)
+            if form.between:
+                self._between.level(order.generation, form.part == "receive" and self._local.begun >= form.step)
             for wrapper in self._protected.wrappers():
                 wrapper._update_process_group(wrapper.process_group)
-        except (RuntimeError, StateError, WireError, OSError, Interrupted) as e:
+        except (RuntimeError, StateError, WireError, OSError, TimeoutError, Interrupted) as e:
             self._groups.generation.abort(str(e))
             if not interrupted():
                 text = f"{type(e).__name__}: could not join generation {order.generation}: {e}"
@@ -406,10 +435,10 @@ class Run:
         assert after is not None
         if after.generation > order.generation:
             return False
-        self._resumed = False
+        self._spare, self._begun, self._resumed = False, True, False
         self._page.set("step", self._tx.step)
         self._page.touch("progress_ns")
-        self._report(Stage.TRAINING)
+        self._report(Stage.DONE if self._finished else Stage.TRAINING)
         return True
 
     def _arrive(self, form: Form, generation: int, interrupted: Any) -> None:
@@ -419,7 +448,6 @@ class Run:
             manifest = fetch(form.source, self._token, generation, self._protected, interrupted, 60.0)
             tx.moved_to(form.step)
             tx.learn_from(manifest.last_sync)
-            self._begun = True
         elif form.part == "undo":
             tx.take_back(form.step)
         else:
@@ -444,8 +472,25 @@ class Run:
                     name,
                 )
         self._scope = Scope.STEP
+        self._groups.outside = None
+        self._local.begun = step.index
         self._step_started = time.monotonic_ns()
         self._injector.at("begin", step.index)
+
+    def _begin_ghost(self) -> None:
+        tx = self._tx
+        if tx.clean and tx.step in self._local.steps():
+            tx.keep()  # a rank that fell behind shows the step as it was, its own loss included
+        self._groups.alone = True
+        self._scope = Scope.STEP
+
+    def _end_ghost(self, order: RankOrder) -> bool:
+        self._groups.alone = False
+        self._stay_in_loop()
+        entered = self._enter(order)
+        if entered:
+            self._leave_step()
+        return entered
 
     def _end(self, step: Step) -> None:
         """The block ended without an exception."""
@@ -457,9 +502,8 @@ class Run:
             for wrapper in self._protected.wrappers():
                 wrapper.reducer._rebuild_buckets()
         self._tx.applied()
-        if self._tx.needs_gate:
-            if not self._meet(step, vote):
-                return None
+        if self._tx.needs_gate and not self._meet(step, vote):
+            return None
         step.committed = True
         self._committed(step)
         return None
@@ -471,7 +515,7 @@ class Run:
         try:
             reply = self._link.ask(generation, "arrive", f"step/{step.index}", 1e9, amount=vote)
         except Interrupted:
-            self._scope = Scope.BETWEEN
+            self._stay_in_loop()
             self._recover_here()
             step.committed = self._tx.step == step.index + 1
             if step.committed:
@@ -489,7 +533,8 @@ class Run:
         page.set("step_ns", now - self._step_started)
         page.set("own_ns", self._tx.own_ns)
         page.set("progress_ns", now)
-        self._scope = Scope.OUTSIDE
+        self._between.forget()
+        self._leave_step()
         if not self._resumed:
             self._resumed = True
             self._report(Stage.TRAINING)
@@ -528,23 +573,29 @@ class Run:
 class Step:
     """One step of the loop. Use it as `with step:`; `committed` says afterwards whether it counts."""
 
-    def __init__(self, run: Run, index: int, rehearsal: bool = False) -> None:
+    def __init__(self, run: Run, index: int, rehearsal: bool = False, ghost: RankOrder | None = None) -> None:
         self.index = index
         self.committed = False
         self.entered = False
         self.error = ""
         self._run = run
         self._rehearsal = rehearsal
+        self._ghost = ghost  # the order to enter by, at the end of the block
 
     def __enter__(self) -> Step:
         if self.entered:
             raise UsageError("a step can be entered once; take the next one from run.steps(n)")
         self.entered = True
-        if not self._rehearsal:
+        if self._ghost is not None:
+            self._run._begin_ghost()
+        elif not self._rehearsal:
             self._run._begin(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if self._ghost is not None:
+            self.committed = self._run._end_ghost(self._ghost)
+            return error is None or isinstance(error, Exception)
         if self._rehearsal:
             self.error = f"{kind.__name__}: {error}" if kind is not None else ""
             return error is None or isinstance(error, Exception)
@@ -574,7 +625,6 @@ class Section:
         self.name = name
 
     def __enter__(self) -> Section:
-        self._outer = self._run._scope
         self._run._page.set("section", self._run._page.get("section") + 1)
         return self
 

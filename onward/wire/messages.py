@@ -14,6 +14,7 @@ import msgspec
 
 from onward.core.facts import FaultReport, RankFacts
 from onward.core.incident import Incident
+from onward.wire.view import Fired, JobView
 
 Want = Literal["start", "form", "run", "pause", "finish", "stop"]
 
@@ -39,6 +40,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     part: Literal["fresh", "keep", "undo", "receive"] = "fresh"
     source: str = ""  # where the state is served, for `receive`
     serves: int = 0  # how many receivers will ask this rank for state
+    between: bool = False  # some rank is in a collective between steps: compare how far everybody is
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -141,6 +143,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     serve: str = ""
     fault: FaultReport | None = None
     local_steps: list[int] = []
+    between: int = 0  # collectives since the last commit
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -180,6 +183,27 @@ class Inject(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     injection: Injection
 
 
+# ---------------------------------------------------------------------------------- people and agent
+
+
+class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What `onward status` and `onward chaos` ask of a running job. Stands where a rank would say Hello."""
+
+    op: Literal["status", "inject"]
+    injections: list[Injection] = []  # the agent gives them numbers of its own
+
+
+class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to any ControlRequest: how the job stands, after doing what was asked."""
+
+    error: str = ""  # why it was not done
+    view: JobView | None = None
+    incidents: list[Incident] = []  # the latest, an open one last
+    open: bool = False  # the last of them is not over
+    fired: list[Fired] = []
+    injected: list[int] = []  # the numbers that were given
+
+
 FromRank = Hello | Report | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
 FromAgent = AgentFacts
@@ -190,3 +214,6 @@ from_rank = msgspec.msgpack.Decoder(FromRank)
 to_rank = msgspec.msgpack.Decoder(ToRank)
 from_agent = msgspec.msgpack.Decoder(FromAgent)
 from_manager = msgspec.msgpack.Decoder(FromManager)
+first_word = msgspec.msgpack.Decoder(Hello | ControlRequest)
+from_control = msgspec.msgpack.Decoder(ControlRequest)
+to_control = msgspec.msgpack.Decoder(ControlReply)

@@ -1,0 +1,288 @@
+"""A training job under some launcher: started, hurt, watched through its records, ended.
+
+Nothing here asks the launcher how it fared. What counts is what the ranks wrote: (when, step, pid) for each committed
+step, appended to one file for each rank. So onward and its peers are measured by the same means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from onward.wire.page import Page
+
+HERE = Path(__file__).resolve().parent
+SETTLE_S = 0.3  # after the first sign of recovery, before it is judged: every rank has then written its line
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How a peer is started. `{out}` in the command is the job's directory."""
+
+    name: str
+    command: tuple[str, ...]
+    script: str = "train_plain.py"
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class Line(NamedTuple):
+    """One committed step of one rank."""
+
+    at: float
+    step: int
+    pid: int
+    note_ns: int  # the script's: onward's own time in the step, or the time of the step
+    cpu_ns: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault and what it cost. `recover_s` is None when the bound passed first."""
+
+    kind: str
+    rank: int
+    at: float
+    bound_s: float
+    recover_s: float | None = None
+    steps_lost: int = 0
+
+
+class JobDied(Exception):
+    """The job ended, or made no step, where it should have trained on."""
+
+
+class Job:
+    """Use as a context manager: at its end every process that was started is gone."""
+
+    def __init__(self, launcher: Launcher, out: Path, ranks: int = 4, script: str = "", **options: object) -> None:
+        self.out, self.ranks = out, ranks
+        out.mkdir(parents=True)
+        words = [word.format(out=out, ranks=ranks) for word in launcher.command]
+        flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        command = [*words, str(HERE / "scripts" / (script or launcher.script)), "--out", str(out), *flags]
+        env = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1", **dict(launcher.env)}
+        self._lines: list[list[Line]] = [[] for _ in range(ranks)]
+        self._read = [0] * ranks
+        self.started_at = time.monotonic()
+        with open(out / "launcher.log", "wb") as log:
+            self._process = psutil.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, cwd=out)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ask the launcher to stop, then end whatever is left of what it had started."""
+        ours = [self._process, *_children(self._process)]
+        if self._process.poll() is None:
+            self._process.terminate()
+            for p in ours[1:]:  # a stopped rank would not hear the launcher
+                _signal(p, signal.SIGCONT)
+            try:
+                self._process.wait(8)
+            except psutil.TimeoutExpired:
+                pass
+        for p in ours:
+            _signal(p, signal.SIGKILL)
+        psutil.wait_procs(ours, timeout=5)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def lines(self) -> list[list[Line]]:
+        """What every rank has written so far."""
+        for rank in range(self.ranks):
+            try:
+                with open(self.out / f"rank{rank}.steps", "rb") as f:
+                    f.seek(self._read[rank])
+                    data = f.read()
+            except FileNotFoundError:
+                continue
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read[rank] += len(whole)
+            for text in whole.decode().splitlines():
+                at, *numbers = text.split()
+                self._lines[rank].append(Line(float(at), *map(int, numbers)))
+        return self._lines
+
+    def top(self) -> int:
+        """The last step that every rank has committed; -1 before the first."""
+        return min((lines[-1].step if lines else -1) for lines in self.lines())
+
+    def step_s(self, since: float = 0.0) -> float:
+        """The median time between two steps of rank 0."""
+        return median(self.step_times(since))
+
+    def step_times(self, since: float = 0.0) -> list[float]:
+        lines = [line for line in self.lines()[0] if line.at >= since]
+        return [b.at - a.at for a, b in pairwise(lines) if b.pid == a.pid and b.step == a.step + 1]
+
+    def incidents(self) -> list[dict]:
+        """onward's own account."""
+        try:
+            return [json.loads(text) for text in (self.out / "logs" / "incidents.jsonl").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    # ------------------------------------------------------------------------------------------ waiting
+
+    def wait(self, what: str, ready: Callable[[], object], bound_s: float, every_s: float = 0.03) -> None:
+        """Until `ready()`; JobDied with the end of the launcher's log when it does not come to that."""
+        deadline = time.monotonic() + bound_s
+        while not ready():
+            ended = self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                tail = (self.out / "launcher.log").read_text(errors="replace")[-1500:]
+                why = f"exit code {self._process.returncode}" if ended else f"not within {bound_s:g} s"
+                raise JobDied(f"waiting for {what}: {why}\n{tail}")
+            time.sleep(every_s)
+
+    def wait_steps(self, more: int, bound_s: float = 90.0) -> None:
+        goal = self.top() + more
+        self.wait(f"step {goal}", lambda: self.top() >= goal, bound_s)
+
+    def wait_spares(self, wanted: int, bound_s: float = 120.0) -> float:
+        """Until so many spares are parked. Returns how long that took."""
+        begun = time.monotonic()
+        self.wait(f"{wanted} spares", lambda: self._parked() >= wanted, bound_s, every_s=0.3)
+        time.sleep(0.3 + 4 * self.step_s(begun - 5))  # the page says so just before they rehearse two steps
+        return time.monotonic() - begun
+
+    def _parked(self) -> int:
+        ranks = {lines[-1].pid for lines in self.lines() if lines}
+        found = 0
+        for p in _children(self._process):
+            page = _page_of(p.pid) if p.pid not in ranks else None
+            if page is not None:
+                found += page.get("section") > 0
+                page.close()
+        return found
+
+    # ------------------------------------------------------------------------------------------ hurting
+
+    def hurt(self, kind: str, rank: int, bound_s: float) -> Fault:
+        """Strike `rank` at a random moment (kill, stop or retry) and wait until the job is past it, or the bound."""
+        time.sleep(random.uniform(0, 0.5))
+        pids = [lines[-1].pid for lines in self.lines()]
+        at = self._strike(kind, rank, pids[rank])
+        fault = Fault(kind, rank, at, bound_s)
+        while time.monotonic() < at + bound_s:
+            time.sleep(0.03)
+            if self._resumed_at(fault, pids) is not None:
+                time.sleep(SETTLE_S)
+                done = self._judge(fault, pids)
+                if done is not None:
+                    return done
+        return fault
+
+    def _strike(self, kind: str, rank: int, pid: int) -> float:
+        if kind != "retry":
+            at = time.monotonic()
+            os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
+            return at
+        raised = self.out / f"raised.{rank}"
+        raised.unlink(missing_ok=True)
+        (self.out / f"raise.{pid}").touch()
+        self.wait("the error to be raised", lambda: raised.exists() and raised.read_text(), 30)
+        return float(raised.read_text())
+
+    def _resumed_at(self, fault: Fault, pids: list[int]) -> int | None:
+        """The first step that the struck rank committed after the fault; after a kill, in another process."""
+        for line in self.lines()[fault.rank]:
+            if line.at > fault.at and (fault.kind == "retry" or line.pid != pids[fault.rank]):
+                return line.step
+        return None
+
+    def _judge(self, fault: Fault, pids: list[int]) -> Fault | None:
+        """The moment at which every rank was past the next step, and how many committed steps had to be done again."""
+        lines, resumed = self.lines(), self._resumed_at(fault, pids)
+        assert resumed is not None
+        moments = []
+        for rank in range(self.ranks):
+            replaced = lines[rank][-1].pid != pids[rank]
+            after = [line for line in lines[rank] if line.at > fault.at and (line.pid != pids[rank]) == replaced]
+            past = [line.at for line in after if replaced or line.step >= resumed]
+            if not past:
+                return None
+            moments.append(past[0])
+        before = max(line.step for of_rank in lines for line in of_rank if line.at <= fault.at)
+        cost = max(moments) - fault.at
+        return Fault(fault.kind, fault.rank, fault.at, fault.bound_s, cost, max(0, before + 1 - resumed))
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _page_of(pid: int) -> Page | None:
+    """The status page of a process that onward forked, seen in its memory map."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        return next((Page(line.split()[-1]) for line in maps.splitlines() if line.endswith(".page")), None)
+    except OSError:
+        return None
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values) if values else math.nan
+
+
+def p95(values: list[float]) -> float:
+    """Nearest rank: a value that was seen."""
+    return sorted(values)[math.ceil(0.95 * len(values)) - 1] if values else math.nan
+
+
+def launchers() -> dict[str, Launcher]:
+    """onward, and torchrun in its two settings."""
+    here = Path(sys.executable).parent
+    torchrun = (str(here / "torchrun"), "--standalone", "--nproc_per_node", "{ranks}", "--max_restarts", "1000")
+    run = (str(here / "onward"), "run", "--nproc_per_node", "{ranks}", "--log_dir", "{out}/logs")
+    found = [
+        Launcher("onward", run, "train_onward.py"),
+        Launcher("onward, no spares", (*run, "--spares", "none"), "train_onward.py"),
+        Launcher("onward, one spare", (*run, "--spares", "one"), "train_onward.py"),
+        Launcher("torchrun", torchrun, env=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),)),
+        Launcher("torchrun, stock", torchrun),
+    ]
+    return {launcher.name: launcher for launcher in found}
+
+
+PEERS = {
+    "dlrover": ("dlrover-run", "--standalone", "--nproc_per_node={ranks}", "--max_restarts=1000"),
+    "nvrx": ("ft_launcher", "--standalone", "--nproc-per-node={ranks}", "--max-restarts=1000"),
+}
+
+
+def peer(name: str, venv: Path) -> Launcher | None:
+    """The launcher of a peer in its own environment; None when it is not there."""
+    program, *flags = PEERS[name]
+    path = venv / "bin" / program
+    if not path.exists():
+        return None
+    setting = (("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"), ("PATH", f"{venv / 'bin'}:{os.environ['PATH']}"))
+    return Launcher(name, (str(path), *flags), env=setting)

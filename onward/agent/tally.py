@@ -1,0 +1,54 @@
+"""Steps and time, counted from what the ranks' pages show: what was lost, and how much of the time was good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Tally:
+    """Fed on every tick. A step counts when every rank has committed it."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.lost = 0
+        self._high = 0
+        self._began_at: float | None = None
+        self._seen_at = 0.0
+        self._moved_at = 0.0
+        self._step_s = 0.0  # what a step takes, lately
+        self._recovering = False
+        self._wasted_s = 0.0  # outside incidents: standing still before one was noticed, or redoing lost steps
+
+    def see(self, steps: Sequence[int], recovering: bool, now: float) -> None:
+        """`steps` committed by each rank, -1 where that is not known; `recovering`: an incident is open."""
+        low = min(steps, default=-1)
+        if self._began_at is not None:
+            if not recovering and low < self._high:
+                self._wasted_s += now - self._seen_at
+            elif recovering and not self._recovering:
+                self._wasted_s += max(0.0, now - self._moved_at - self._step_s)
+        self._seen_at, self._recovering = now, recovering
+        if low < 0:
+            return
+        if low < self.step:
+            self.lost += self.step - low
+        elif low > self.step:
+            took = (now - self._moved_at) / (low - self.step)
+            self._step_s = took if not self._step_s else 0.8 * self._step_s + 0.2 * took
+            self._moved_at = now
+        self.step = low
+        self._high = max(self._high, low)
+        if low > 0 and self._began_at is None:
+            self._began_at, self._moved_at, self._step_s = now, now, 0.0
+
+    def agreed(self, step: int) -> None:
+        """The ranks go on at `step`: the manager's word, which comes before the pages show it."""
+        if 0 <= step < self.step:
+            self.lost += self.step - step
+            self.step = step
+
+    def goodput(self, incidents_s: float, now: float) -> float:
+        """The part of the time since the first step that brought the job forward."""
+        if self._began_at is None or now <= self._began_at:
+            return 1.0
+        return max(0.0, 1.0 - (incidents_s + self._wasted_s) / (now - self._began_at))

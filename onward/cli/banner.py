@@ -1,0 +1,178 @@
+"""The failure banner: which rank failed first, how, where it is written down, and what to do next."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from onward.agent.observer import Ended, Outcome
+from onward.core.facts import FaultReport
+
+WIDTH = 88
+TRACEBACK_LINES = 60
+LOG_LINES = 20
+START_OF_TRACEBACK = "Traceback (most recent call last):"
+
+
+def root_cause(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any] | None:
+    """All that is known about the first failure, for people and for JSON; None when nothing failed."""
+    fault, ended = outcome.root_cause, outcome.root_process
+    if fault is None:
+        return None
+    error, trace, kind = _explanation(outcome, fault, ended)
+    code = ended.exit_code if ended is not None else None
+    at = fault.at if fault.at > 1e9 else ended.at if ended is not None else time.time()
+    return {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)),
+        "host": outcome.host,
+        "rank": fault.rank,
+        "local_rank": ended.local_rank if ended is not None else None,
+        "incarnation": fault.incarnation,
+        "pid": ended.pid if ended is not None else None,
+        "step": fault.step if fault.step >= 0 else None,
+        "fault": fault.kind,
+        "exit_code": code if code is not None and code >= 0 else None,
+        "signal": _signal(code) if code is not None and code < 0 and fault.kind != "hang" else None,
+        "error": error,
+        "traceback": trace,
+        "traceback_from": kind,
+        "log": ended.err if ended is not None else None,
+        "reason": outcome.reason,
+        "hint": hint(fault, code, error, "\n".join(outcome.root_log), oom_killed),
+        "others": [_other(e) for e in outcome.others],
+    }
+
+
+def banner(outcome: Outcome, oom_killed: bool = False) -> str:
+    """The same as text."""
+    root = root_cause(outcome, oom_killed)
+    assert root is not None
+    local = f" (local rank {root['local_rank']})" if root["local_rank"] is not None else ""
+    pid = f"{root['pid']} (incarnation {root['incarnation']})" if root["pid"] else "none: it could not be started"
+    rows: list[tuple[str, Any]] = [
+        ("time", root["time"]),
+        ("host", root["host"]),
+        ("rank", f"{root['rank']}{local}"),
+        ("pid", pid),
+        ("step", root["step"]),
+        ("exit code", root["exit_code"]),
+        ("signal", root["signal"]),
+        ("error", root["error"]),
+        ("log", root["log"]),
+    ]
+    lines = ["=" * WIDTH, f"{outcome.script} FAILED", "-" * WIDTH, "Root Cause (first observed failure):"]
+    lines += [f"  {name:<10}: {_indented(str(value))}" for name, value in rows if value not in (None, "")]
+    if root["traceback"]:
+        lines.append(f"  {root['traceback_from']}:")
+        lines += [f"    {line}" for line in root["traceback"].splitlines()]
+    if root["others"]:
+        lines.append("Other failures of the same attempt:")
+        lines += [f"  {text}" for text in root["others"]]
+    lines += ["-" * WIDTH, f"Given up   : {root['reason']}"]
+    if root["hint"]:
+        lines.append(f"What to do : {root['hint']}")
+    lines += [f"All logs   : {outcome.log_dir}", "=" * WIDTH]
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n" + " " * 14)
+
+
+def _signal(code: int) -> str:
+    try:
+        return f"{signal.Signals(-code).name} ({-code})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _other(e: Ended) -> str:
+    how = _signal(e.exit_code) if e.exit_code < 0 else f"exit code {e.exit_code}"
+    when = time.strftime("%H:%M:%S", time.localtime(e.at)) + f".{int(e.at % 1 * 1000):03d}"
+    return f"rank {e.rank} (pid {e.pid}): {how} at {when}, log {e.err}"
+
+
+def _explanation(outcome: Outcome, fault: FaultReport, ended: Ended | None) -> tuple[str, str, str]:
+    """(error, traceback, where that comes from): the rank's own report, its error file, or its log."""
+    if fault.traceback:
+        return fault.text, _cut(fault.traceback.splitlines()), "traceback"
+    if ended is not None and (ended.error or ended.traceback):
+        return ended.error or fault.text, _cut(ended.traceback.splitlines()), "traceback (from its error file)"
+    evidence = next((i.evidence for i in reversed(outcome.incidents) if i.evidence), "")
+    if fault.kind in ("hang", "stall") and evidence:
+        return f"hung: {fault.text}", _cut(evidence.splitlines()), "what it was doing"
+    log = list(outcome.root_log)
+    starts = [n for n, line in enumerate(log) if line.startswith(START_OF_TRACEBACK)]
+    if starts:
+        trace = log[starts[-1] :]
+        return _last_of(trace) or fault.text, _cut(trace), "traceback (from its log)"
+    text = fault.text if fault.kind not in ("exit", "signal") else ""
+    return text, "\n".join(log[-LOG_LINES:]), "last lines of its log"
+
+
+def _last_of(trace: list[str]) -> str:
+    """The line with the error itself: the first one after the frames that is not indented."""
+    return next((line for line in trace[1:] if line and not line.startswith((" ", "\t"))), "")
+
+
+def _cut(lines: list[str]) -> str:
+    if len(lines) > TRACEBACK_LINES:
+        half = TRACEBACK_LINES // 2
+        lines = [*lines[:half], f"... {len(lines) - 2 * half} lines ...", *lines[-half:]]
+    return "\n".join(lines)
+
+
+# What to do, by what the error says. The first pattern that is found wins.
+_BY_TEXT = (
+    (
+        r"ModuleNotFoundError|ImportError",
+        f"install what is missing into the Python that runs the ranks ({sys.executable}), or check PYTHONPATH",
+    ),
+    (r"SyntaxError|IndentationError", f"this Python ({sys.version.split()[0]}) cannot read the script"),
+    (r"CUDA out of memory|OutOfMemoryError", "lower the batch size or the number of ranks per device"),
+    (r"\bMemoryError\b", "the process ran out of memory: lower the batch size or the number of ranks"),
+    (r"Address already in use|EADDRINUSE", "another process has the port: leave out --master-port, or give a free one"),
+    (r"No space left on device", "a file system is full: look with df -h, at /dev/shm and the log directory too"),
+    (r"FileNotFoundError", "check the path; ranks run in the directory that onward run was started in"),
+    (r"^usage: |: error: ", "the script refused its arguments: what follows the name of the script is for the script"),
+)
+_BY_SIGNAL = {
+    9: "nothing in this job sent SIGKILL; most often it is the kernel's OOM killer: look with"
+    " dmesg -T | grep -i -E 'oom|killed process', then lower the batch size or the number of ranks",
+    11: "native code crashed: run again with PYTHONFAULTHANDLER=1 to see the Python frame in the log",
+    6: "native code gave up: the reason is most often in the last lines of the log",
+    7: "most often a full /dev/shm: look with df -h /dev/shm, or give the container more shared memory",
+    4: "an instruction this CPU does not have: a package was built for another machine",
+    15: "something outside this job ended the process",
+}
+_OOM_KILLED = "the kernel's OOM killer acted in this container during the run: give it more memory, or use less"
+
+
+def hint(fault: FaultReport, code: int | None, error: str, log: str, oom_killed: bool = False) -> str:
+    """What to try next; empty when there is nothing better to say than the error itself."""
+    if fault.kind in ("hang", "stall"):
+        return "see above what it was doing; a part that is slow for a good reason belongs into run.section(...)"
+    for pattern, advice in _BY_TEXT:
+        if re.search(pattern, error, re.MULTILINE) or (code == 2 and re.search(pattern, log, re.MULTILINE)):
+            return advice
+    if code is not None and code < 0:
+        return _OOM_KILLED if oom_killed and code == -signal.SIGKILL else _BY_SIGNAL.get(-code, "")
+    if fault.kind == "exception":
+        return "mend the script and start again; an error that goes away by itself can be named with --retry-on"
+    if code in (126, 127):
+        return "the program could not be executed: check its name, its permissions and its first line"
+    return "look at one rank alone: onward run --nproc-per-node 1 ..."
+
+
+def oom_kills() -> int:
+    """How often the OOM killer has acted in this container so far, where the kernel shows it."""
+    try:
+        events = Path("/sys/fs/cgroup/memory.events").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^oom_kill (\d+)$", events, re.MULTILINE)
+    return int(found[1]) if found else 0

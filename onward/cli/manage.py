@@ -1,0 +1,136 @@
+"""`onward manager`: the manager of one job as a process of its own, for jobs on several nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from onward.agent.logs import user_directory
+from onward.core.policy import Policy
+from onward.core.recovery import Limits
+from onward.errors import OnwardError, UsageError
+from onward.manager.logic import ManagerSettings
+from onward.manager.server import ManagerServer
+from onward.wire.token import read_token
+
+PORT = 9601
+IDLE_S = 3600.0  # with no agent connected for so long, there is nobody left to manage
+
+
+@dataclass(frozen=True)
+class ManageSettings:
+    """Everything `onward manager` was told, checked."""
+
+    host: str
+    port: int
+    nodes: int
+    nproc: int
+    token_file: Path | None
+    policies: tuple[Policy, ...]
+    max_restarts: int
+    hang_floor_s: float
+    journal: Path | None
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """HOST, HOST:PORT, :PORT or [IPV6]:PORT. An empty host is this machine alone."""
+    host, port = text.strip(), str(PORT)
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        port = rest.removeprefix(":") or port
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--listen {text}: {port!r} is not a port; give HOST:PORT, such as 0.0.0.0:{PORT}")
+    return host or "127.0.0.1", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """True when nobody outside this machine can reach `host`, whatever it resolves to."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError as e:
+        raise UsageError(f"--listen {host}: {e.strerror or e}; give an address of this machine") from e
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+
+
+def manage(s: ManageSettings) -> int:
+    """Serve the job to its end. 0 when it succeeded, 1 when it failed."""
+    loopback = is_loopback(s.host)
+    if s.token_file is None and not loopback:
+        raise UsageError(
+            f"--listen {s.host} can be reached from other machines, so it needs a shared secret: "
+            "make one with `openssl rand -hex 32 > token`, give it to every node, and add --token-file token here"
+        )
+    token = read_token(s.token_file) if s.token_file is not None else b""
+    sock = _bind(s.host, s.port)
+    port = sock.getsockname()[1]
+    if not token:
+        token, path = _new_token(port)
+        print(f"onward manager: no --token-file given; made one for this machine: {path}", file=sys.stderr, flush=True)
+    settings = ManagerSettings(
+        world_size=s.nodes * s.nproc,
+        nodes=s.nodes,
+        policies=s.policies,
+        limits=Limits(max_restarts=s.max_restarts),
+        hang_floor_s=s.hang_floor_s,
+    )
+    server = ManagerServer(settings, token, s.journal)
+    world = f"{s.nodes} nodes of {s.nproc} ranks"
+    print(f"onward manager: listening on {s.host}:{port} for {world}", file=sys.stderr, flush=True)
+    return asyncio.run(_serve(server, sock))
+
+
+async def _serve(server: ManagerServer, sock: socket.socket) -> int:
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    stopped: list[int] = []
+
+    def stop(number: int) -> None:
+        stopped.append(number)
+        done.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    serving = loop.create_task(server.serve(sock, idle_s=IDLE_S))
+    serving.add_done_callback(lambda _: done.set())
+    while not done.is_set():
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(done.wait(), 0.5)
+        if server.phase in ("Succeeded", "Failed") and not server.connected:
+            break
+    if serving.done() and serving.exception() is not None:
+        raise OnwardError(f"internal error in the manager: {serving.exception()!r}") from serving.exception()
+    serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    print(f"onward manager: ended, job {server.phase or 'never began'}", file=sys.stderr, flush=True)
+    if stopped:
+        return 128 + stopped[0]
+    return 0 if server.phase == "Succeeded" else 1
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as e:
+        raise UsageError(f"--listen {host}:{port}: {e.strerror or e}; give an address and a port that are free") from e
+
+
+def _new_token(port: int) -> tuple[bytes, Path]:
+    """A secret for the agents of this machine and this user."""
+    path = user_directory() / f"manager-{port}.token"
+    token = secrets.token_hex(32).encode()
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    os.write(fd, token + b"\n")
+    os.close(fd)
+    return token, path

@@ -1,0 +1,109 @@
+"""Collectives between steps: evaluation, checkpoints, early-stopping votes.
+
+Python cannot run the rest of a loop body again, so these are not unwound. When one fails its rank stands at the fence
+right there, and launches it again in the next generation. A rank that is behind, or a replacement that has to run this
+part of the script from its start, is told the results that the others already have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+
+from onward.errors import StateError
+from onward.train.group import SAME_EVERYWHERE
+from onward.train.link import Link
+from onward.train.local import _tensor_bytes
+from onward.train.protected import dtype_of
+
+LIMIT_BYTES = 64 << 20
+
+
+class BetweenSteps:
+    """The collectives since the last commit: what came out, and what is still to be replayed."""
+
+    def __init__(self, link: Link, rank: int, world_size: int, recover: Callable[[], None]) -> None:
+        self._link = link
+        self._rank = rank
+        self._world_size = world_size
+        self._recover = recover
+        self._results: list[bytes] = []
+        self._bytes = 0
+        self._replay: list[bytes] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._results)
+
+    def forget(self) -> None:
+        """A step committed: nobody will need to run what came before it."""
+        if self._results:
+            self._results, self._bytes = [], 0
+        self._replay = []
+
+    def recover(self) -> None:
+        self._recover()
+
+    def record(self, op: str, result: Any) -> None:
+        data = b""
+        if op in SAME_EVERYWHERE:
+            body = [
+                (str(t.dtype).removeprefix("torch."), list(t.shape), _tensor_bytes(t.detach().cpu().contiguous()))
+                for t in flatten(result)
+            ]
+            data = msgspec.msgpack.encode([op, body])
+            self._bytes += len(data)
+        self._results.append(data if self._bytes <= LIMIT_BYTES else b"")
+
+    def replay(self, op: str, result: Any) -> bool:
+        if not self._replay:
+            return False
+        data = self._replay.pop(0)
+        fill(op, result, data)
+        self._results.append(data)
+        return True
+
+    def level(self, generation: int, caught_up: bool) -> None:
+        """All ranks of a new generation compare how far they are; who is behind is told the results.
+
+        `caught_up` is a rank that has no collectives of this stretch to run: it only listens.
+        """
+        mine = -1 if caught_up else self.count
+        self._link.ask(generation, "set", f"between/{self._rank}", 60.0, value=str(mine).encode())
+        counts = {}
+        for rank in range(self._world_size):
+            counts[rank] = int(self._link.ask(generation, "get", f"between/{rank}", 60.0).value)
+        known = {r: c for r, c in counts.items() if c >= 0}
+        if not known:
+            return
+        most, least = max(known.values()), min(known.values())
+        teller = min(r for r, c in known.items() if c == most)
+        if teller == self._rank:
+            for i in range(least, most):
+                self._link.ask(generation, "set", f"result/{i}", 60.0, value=self._results[i])
+        elif mine >= 0:
+            have = [self._link.ask(generation, "get", f"result/{i}", 60.0).value for i in range(mine, most)]
+            if any(not d for d in have):
+                raise StateError("a collective between steps cannot be repeated for a replacement: only its ranks know")
+            self._replay = have
+
+
+def flatten(tensors: Any) -> list[torch.Tensor]:
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return [t for item in tensors for t in flatten(item)]
+
+
+def fill(op: str, tensors: Any, data: bytes) -> None:
+    """Put a recorded result into `tensors`."""
+    name, body = msgspec.msgpack.decode(data)
+    own = flatten(tensors)
+    if name != op or len(own) != len(body) or any(list(t.shape) != b[1] for t, b in zip(own, body, strict=True)):
+        raise StateError(f"the script runs {op} where it had run {name}: it takes another path the second time")
+    with torch.no_grad():
+        for t, (dtype, shape, raw) in zip(own, body, strict=True):
+            if raw:
+                t.detach().copy_(torch.frombuffer(bytearray(raw), dtype=dtype_of(dtype)).reshape(shape))

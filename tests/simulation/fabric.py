@@ -1,0 +1,178 @@
+"""What ranks share outside the control plane: collectives, state transfers, and the store when there are many nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from onward.agent.kvstore import GenerationStore
+from onward.wire.messages import StoreReply, StoreRequest
+
+if TYPE_CHECKING:
+    from .ranks import Membership, RankProcess
+    from .shells import SimAgent
+    from .world import World
+
+MASK = (1 << 61) - 1
+ABORT_GRACE_S = 0.02
+
+
+def mix(a: int, b: int) -> int:
+    """Order matters, nothing cancels: a chain of these is a history."""
+    return (a * 6364136223846793005 + b * 1442695040888963407 + 1013904223) & MASK
+
+
+@dataclass
+class Op:
+    """One rank's part in one collective."""
+
+    process: RankProcess
+    membership: Membership
+    step: int
+    base: int  # its shared state when it entered
+    value: int
+    done: bool = False
+    failed: bool = False
+    complete: bool = False  # everybody has entered
+    result: int = 0
+
+
+@dataclass
+class Request:
+    """A receiver's wish for the state that a source serves."""
+
+    receiver: RankProcess
+    generation: int
+    started: bool = False
+    done: bool = False
+    failed: bool = False
+    value: int = 0
+    learnt: int = 0
+
+
+@dataclass
+class Meeting:
+    ops: dict[int, Op] = field(default_factory=dict)
+
+
+class Fabric:
+    """A collective ends on a rank only when all ranks of its generation have entered it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._meetings: dict[tuple[object, ...], Meeting] = {}
+        self._cut: set[tuple[object, ...]] = set()  # memberships with a broken connection
+        self._stores: dict[int, GenerationStore] = {}
+
+    # ------------------------------------------------------------------------------------------ collectives
+
+    def enter(self, process: RankProcess, value: int) -> Op:
+        m = process.membership
+        m.sequence += 1
+        op = Op(process, m, process.tx.step, process.tx.shared, value)
+        m.pending = op
+        meeting = self._meetings.setdefault((*m.key, m.sequence), Meeting())
+        meeting.ops[process.rank] = op
+        w = self.world
+        if m.key in self._cut or (w.scenario.resets and any(not p.alive for p in m.peers)):
+            w.after(w.lag(0.01), self.finish, op, False)
+        elif len(meeting.ops) == w.scenario.world_size:
+            self._complete(meeting)
+        return op
+
+    def _complete(self, meeting: Meeting) -> None:
+        w = self.world
+        ops = meeting.ops.values()
+        w.promises.on_collective(list(ops))
+        total = 0
+        for rank in sorted(meeting.ops):
+            total = mix(total, meeting.ops[rank].value)
+        for op in ops:
+            op.complete, op.result = True, total
+            w.after(w.lag(0.005), self.finish, op, True)
+
+    def finish(self, op: Op, ok: bool) -> None:
+        if op.done or not op.process.alive:
+            return
+        op.done, op.failed = True, not ok
+        if not ok:
+            op.membership.failed = op.membership.broken = True
+        op.process.poke()
+
+    def abort(self, m: Membership) -> None:
+        """Wake whoever waits in this membership; an operation may still end well in the grace period."""
+        m.failed = True
+        if m.pending is not None and not m.pending.done:
+            self.world.after(self.world.rng.random() * ABORT_GRACE_S, self.finish, m.pending, False)
+
+    def lose(self, process: RankProcess, in_order: bool) -> None:
+        """A process is gone: its peers' connections may say so. What it had sent in order still arrives."""
+        if self.world.scenario.resets:
+            self._break(process.membership, in_order)
+        for request in process.requests:
+            if not request.done:
+                self.world.after(self.world.lag(0.01), self._fail, request)
+
+    def cut(self, process: RankProcess) -> None:
+        """This rank's connections are shut; nobody died."""
+        self._cut.add(process.membership.key)
+        self._break(process.membership, False)
+
+    def _break(self, m: Membership, in_order: bool) -> None:
+        w = self.world
+        for peer in m.peers:
+            op = peer.membership.pending
+            if op is not None and not op.done and peer.membership.key == m.key and not (in_order and op.complete):
+                w.after(w.lag(0.01), self.finish, op, False)
+
+    # ------------------------------------------------------------------------------------------ state transfer
+
+    def ask_state(self, receiver: RankProcess, source: str, generation: int) -> Request:
+        request = Request(receiver, generation)
+        giver = next((p for a in self.world.agents for p in a.children.values() if p.serve == source), None)
+        if giver is None or not giver.alive:
+            self.world.after(self.world.lag(0.005), self._fail, request)
+        else:
+            giver.requests.append(request)
+            giver.poke()
+        return request
+
+    def _fail(self, request: Request) -> None:
+        if not request.done:
+            request.failed = True
+            request.receiver.poke()
+
+    def serve(self, source: RankProcess, request: Request) -> None:
+        request.started = True
+        if request.generation != source.membership.generation or not request.receiver.alive:
+            self._fail(request)
+            return
+        before = source.tx.shared
+        self.world.after(self.world.lag(self.world.scenario.transfer_s), self._served, source, request, before)
+
+    def _served(self, source: RankProcess, request: Request, before: int) -> None:
+        if request.failed or not request.receiver.alive:
+            return
+        if not source.alive or source.stopped:
+            self._fail(request)
+            return
+        self.world.promises.on_transfer(source, request, before)
+        request.value, request.learnt = source.tx.shared, source.tx.learnt
+        request.done = True
+        request.receiver.poke()
+        source.poke()
+
+    # ------------------------------------------------------------------------------------------ the store of many nodes
+
+    def shared_store(self, agent: SimAgent, process: RankProcess, q: StoreRequest) -> None:
+        """The rule of `AgentLogic._on_store`, with one store for all nodes."""
+        orders = agent.logic.orders
+        if q.generation < (orders.generation if orders is not None else 0) or process.is_spare:
+            agent.to_rank(process.number, StoreReply(id=q.id, error=f"generation {q.generation} is over"))
+            return
+        store = self._stores.setdefault(q.generation, GenerationStore(q.generation, self.world.scenario.world_size))
+        for key, reply in store.handle(agent.node * 100_000 + process.number, q):
+            self.world.after(self.world.lag(0.002), self._reply, key, reply)
+
+    def _reply(self, key: int, reply: StoreReply) -> None:
+        self.world.agents[key // 100_000].to_rank(key % 100_000, reply)

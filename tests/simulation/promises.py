@@ -1,0 +1,302 @@
+"""The promises of docs/promises.md, looked at after every event. The truth is what the processes really hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.agent.logic import StartProcess
+from onward.core.facts import Scope, Stage
+from onward.core.policy import Policy
+from onward.core.recovery import IDENTICAL_LIMIT, Job, Phase
+from onward.wire.messages import Form, Orders
+
+from .fabric import Op, Request, mix
+from .scenario import CONTROL
+from .transaction import HALF, first_local, first_shared
+
+if TYPE_CHECKING:
+    from .ranks import RankProcess
+    from .shells import SimAgent
+    from .world import World
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+class Promises:
+    """Knows the fault-free history and compares everything with it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        s = world.scenario
+        self._shared = [first_shared()]
+        self._local = [[first_local(r)] for r in range(s.world_size)]
+        for k in range(s.steps):
+            self._advance(k)
+        self._touched: list[RankProcess] = []
+        self._job: Job | None = None
+        self._restarts = 0  # most that any agent has been told of
+        self._started: dict[int, int] = {}  # rank -> highest incarnation really started
+        self._accepted: dict[int, tuple[int, int]] = {}  # node -> (term, generation)
+        self._formed = 0  # highest generation that any rank has formed
+        self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
+        self._good_ends: dict[int, set[int]] = {}  # attempt -> ranks that ended well
+
+    def _advance(self, k: int) -> None:
+        """The step k of a run without faults."""
+        s = self.world.scenario
+        drawn = [mix(local[k], 3) for local in self._local]
+        total = 0
+        for i in range(s.collectives):
+            result = 0
+            for r in range(s.world_size):
+                result = mix(result, mix(mix(self._shared[k], drawn[r]), r * 1000 + k * 10 + i))
+            total = mix(total, result)
+        self._shared.append(mix(self._shared[k], total))
+        for r in range(s.world_size):
+            self._local[r].append(mix(drawn[r], 5) if s.noise else drawn[r])
+
+    def _broken(self, promise: int, text: str) -> None:
+        raise Broken(f"promise {promise}: {text}")
+
+    # ------------------------------------------------------------------------------------------ 1 and 2: steps
+
+    def after_event(self) -> None:
+        """Whoever changed in this event must hold what the fault-free run held at its step."""
+        for p in self._touched:
+            if p.alive and p._begun and p.tx.clean:
+                self._check_state(p, "after an event")
+        self._touched.clear()
+
+    def _check_state(self, p: RankProcess, when: str) -> None:
+        tx = p.tx
+        if tx.shared != self._shared[tx.step]:
+            what = "half an update" if tx.shared == HALF else "another history"
+            self._broken(2, f"{p} {when} says it is at step {tx.step}, but its shared state is {what}")
+        if not tx.open and tx.local != self._local[p.rank][tx.step]:
+            self._broken(2, f"{p} {when}: its local state is not that of step {tx.step}")
+
+    def on_collective(self, ops: list[Op]) -> None:
+        first = ops[0]
+        for op in ops:
+            if (op.step, op.base) != (first.step, first.base):
+                self._broken(2, f"gradients were mixed: {first.process} at step {first.step}, {op.process} at {op.step}")
+
+    def on_result_between(self, p: RankProcess, index: int, result: int) -> None:
+        want = 0
+        for _ in range(self.world.scenario.world_size):
+            want = mix(want, mix(self._shared[p.tx.step], index))
+        if result != want:
+            self._broken(2, f"{p}: collective {index} after step {p.tx.step} gave another result than without faults")
+
+    def on_publish(self, p: RankProcess, step: int, local: int) -> None:
+        if local != self._local[p.rank][step]:
+            self._broken(2, f"{p} published as local state of step {step} what is not")
+
+    def on_commit(self, p: RankProcess, k: int) -> None:
+        """`p` tells its user that step k counts."""
+        self._touched.append(p)
+        if p.membership.generation < self._formed:
+            self._broken(1, f"{p} commits step {k} in generation {p.membership.generation}, others are in {self._formed}")
+        if p.committed > k:
+            self._broken(2, f"{p} commits step {k} a second time")
+        if k > max(p.committed, p.received):
+            self._broken(2, f"{p} commits step {k}, the last one was {p.committed - 1}")
+        for agent in self.world.agents:
+            for (rank, attempt), slots in agent.slots.items():
+                if attempt == p.attempt and max(step for step, _ in slots) < k + 1:
+                    self._broken(2, f"{p} commits step {k} while the local state of rank {rank} is not safe")
+        self._check_state(p, f"committing step {k}")
+        done = self._attempt_committed.get(p.attempt, 0)
+        self._attempt_committed[p.attempt] = max(done, k + 1)
+
+    def on_arrive(self, p: RankProcess, form: Form) -> None:
+        """`p` is told how to go on: what it had told its user must not be taken back."""
+        if form.step < p.committed and not p.tx.was_damaged:
+            self._broken(2, f"{p} had committed {p.committed} steps and is taken back to {form.step}")
+
+    def on_arrived(self, p: RankProcess, form: Form) -> None:
+        self._touched.append(p)
+        if p.tx.step != form.step:
+            self._broken(2, f"{p} arrived at step {p.tx.step}, not {form.step}")
+        self._check_state(p, f"arriving at step {form.step}")
+        p.committed = min(p.committed, form.step)
+        if form.part == "receive":
+            p.received = form.step
+
+    def on_transfer(self, source: RankProcess, request: Request, before: int) -> None:
+        if source.tx.shared != before or not source.tx.clean:
+            self._broken(2, f"{source} changed while {request.receiver} read its state")
+
+    def on_joined(self, p: RankProcess) -> None:
+        generation = p.membership.generation
+        for peer in p.membership.peers:
+            if peer.membership.generation > generation and not p.newer_than(generation):
+                return  # it has left already; we shall hear of it
+        if any(peer.rank != r for r, peer in enumerate(p.membership.peers)):
+            self._broken(1, f"{p} joined a group of generation {generation} with ranks in wrong places")
+
+    def on_report(self, p: RankProcess, stage: Stage, generation: int) -> None:
+        if stage is Stage.FORMED:
+            self._formed = max(self._formed, generation)
+        elif stage is Stage.PAUSED and not self._rank_faults():
+            self._broken(5, f"{p} was paused although nothing happened to any rank")
+
+    def on_good_end(self, p: RankProcess) -> None:
+        """`p` is through its script."""
+        if not self.world.scenario.library:
+            return
+        self._check_state(p, "at its end")
+        if p.tx.step != self.world.scenario.steps:
+            self._broken(2, f"{p} ended well after {p.tx.step} steps")
+        self._good_ends.setdefault(p.attempt, set()).add(p.rank)
+
+    # ------------------------------------------------------------------------------------------ 5: control plane
+
+    def _rank_faults(self) -> int:
+        return sum(f.kind not in CONTROL and f.kind != "kill-spare" for f in self.world.fired)
+
+    # ------------------------------------------------------------------------------------------ 6 and 2: the manager
+
+    def on_start(self, e: StartProcess) -> None:
+        if e.incarnation:
+            self._started[e.rank] = max(e.incarnation, self._started.get(e.rank, 0))
+
+    def on_orders(self, agent: SimAgent, orders: Orders) -> None:
+        """An agent follows these orders."""
+        last = self._accepted.get(agent.node, (0, 0))
+        now = (orders.term, orders.generation)
+        if orders.term < last[0] or orders.generation < last[1]:
+            self._broken(1, f"node {agent.node} followed {last} and now follows the older {now}")
+        self._accepted[agent.node] = now
+
+    def on_job(self, job: Job) -> None:
+        """The manager in office changed its mind."""
+        old, self._job = self._job, job
+        if old is None:
+            return
+        if job.term < old.term:
+            self._broken(1, f"a manager of term {job.term} is in office after one of term {old.term}")
+        if job.term == old.term:
+            self._on_change(old, job)
+        elif job.restarts_used < self._spent():
+            self._broken(6, f"a new manager counts {job.restarts_used} restarts, {self._spent()} were spent")
+        spent = job.attempt + sum(i - 1 - job.attempt for i in job.incarnations)
+        if job.restarts_used != spent:
+            self._broken(6, f"{job.restarts_used} restarts counted, {spent} ordered")
+
+    def _spent(self) -> int:
+        """Restarts that really happened: processes started beyond the first, a restart of everybody counting once."""
+        s = self.world.scenario
+        incarnations = [self._started.get(r, 1) for r in range(s.world_size)]
+        attempts = max((p.attempt for a in self.world.agents for p in a.children.values()), default=0)
+        return attempts + sum(max(0, i - 1 - attempts) for i in incarnations)
+
+    def _on_change(self, old: Job, job: Job) -> None:
+        if job.restarts_used < old.restarts_used:
+            self._broken(6, f"the count of restarts went from {old.restarts_used} to {job.restarts_used}")
+        if job.generation < old.generation:
+            self._broken(1, f"the generation went from {old.generation} to {job.generation}")
+        if any(new < was for new, was in zip(job.incarnations, old.incarnations, strict=True)):
+            self._broken(6, f"incarnations went from {old.incarnations} to {job.incarnations}")
+        if job.incidents > old.incidents and not self._rank_faults():
+            self._broken(5, "an incident was opened although nothing happened to any rank")
+        if job.agreement is not None and job.agreement != old.agreement:
+            self._check_agreement(job)
+        if job.phase is Phase.FAILED and old.phase is not Phase.FAILED:
+            self._check_failure(job)
+        if job.attempt > old.attempt:
+            self._check_restart(old)
+
+    def _members(self, job: Job) -> list[RankProcess]:
+        """The living processes that the job counts on."""
+        found = [self.world.process_of(r) for r in range(job.world_size)]
+        return [p for p in found if p is not None and p.alive and p.incarnation == job.incarnations[p.rank]]
+
+    def _check_agreement(self, job: Job) -> None:
+        assert job.agreement is not None
+        for p in self._members(job):
+            if p.committed > job.agreement.step and not p.tx.was_damaged:
+                self._broken(2, f"{p} committed {p.committed} steps, the job goes on at {job.agreement.step}")
+
+    def _complete_copy(self, job: Job) -> int:
+        """The furthest step for which a whole copy is left and that every rank can be given; -1 when there is none."""
+        members = self._members(job)
+        found = -1
+        for p in members:
+            step, clean, undo = p.tx.standing()
+            if not p._begun or p.left_loop or p.stuck:
+                continue
+            for candidate in [step] * clean + [step - 1] * undo:
+                if candidate > found and all(self._can_reach(r, candidate, job) for r in range(job.world_size)):
+                    found = candidate
+        return found
+
+    def _can_reach(self, rank: int, step: int, job: Job) -> bool:
+        p = self.world.process_of(rank)
+        if p is not None and p.alive and p.incarnation == job.incarnations[rank] and p._begun:
+            at, clean, undo = p.tx.standing()
+            if (at == step and clean) or (undo and at - 1 == step):
+                return True
+        slots = self.world.agent_of(rank).slots.get((rank, job.attempt), [])
+        return any(kept == step for kept, _ in slots)
+
+    def _check_restart(self, old: Job) -> None:
+        """Everybody starts again: only right when nothing could be kept, or nothing is allowed to be."""
+        if not self._attempt_committed.get(old.attempt, 0):
+            return
+        s = self.world.scenario
+        why = self._last_why()
+        if any(p.scope is Scope.SETUP for p in self._members(old)):
+            return
+        if set(s.policies) != {Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.EXIT} and "configured" in why:
+            return
+        if "process restarts is used up" in why and s.max_restarts < 100:
+            return
+        if "times with no progress" in why and len(self.world.fired) >= IDENTICAL_LIMIT:
+            return
+        if "did not come up" in why and any(p.stand_in and p.stuck for p in self._members(old)):
+            return
+        left = self._complete_copy(old)
+        if left >= 0:
+            self._broken(2, f"everybody starts again ({why}) although step {left} could be kept")
+
+    def _last_why(self) -> str:
+        manager = self.world.manager
+        if manager is None or not manager.logic.closed:
+            return ""
+        return manager.logic.closed[-1].why[-1]
+
+    def _check_failure(self, job: Job) -> None:
+        if not job.reason:
+            self._broken(3, "the job failed without a reason")
+        fired, s = self.world.fired, self.world.scenario
+        if any(f.always for f in fired):
+            return
+        if "used up" in job.reason and s.max_restarts < 100:
+            return
+        same = sum(f.kind not in CONTROL for f in fired)
+        if ("times with no progress" in job.reason or "same error" in job.reason) and same >= 2:
+            return
+        self._broken(3, f"the job failed although it need not have: {job.reason}")
+
+    # ------------------------------------------------------------------------------------------ 3: every fault ends
+
+    def endless(self) -> None:
+        w = self.world
+        phase = self._job.phase.value if self._job is not None else "no job"
+        ranks = "; ".join(f"{p}: {p.doing()}" for r in range(w.scenario.world_size) if (p := w.process_of(r)) is not None)
+        self._broken(3, f"no end {w.now - w.last_trouble:.0f} s after the last fault, phase {phase}; {ranks}")
+
+    def at_the_end(self) -> None:
+        w, s = self.world, self.world.scenario
+        codes = {a.logic.orders.exit_code for a in w.agents if a.logic.orders is not None}
+        if len(codes) != 1:
+            self._broken(3, f"agents ended with different verdicts: {codes}")
+        if codes == {0} and s.library:
+            attempt = max(self._good_ends, default=-1)
+            if self._good_ends.get(attempt) != set(range(s.world_size)):
+                self._broken(2, "the job succeeded although not every rank came to its end")
+        if s.control_only and codes != {0}:
+            self._broken(5, "nothing happened to any rank, yet the job failed")

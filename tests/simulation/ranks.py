@@ -1,0 +1,740 @@
+"""A rank's process as the simulator sees it: `onward/train/run.py` and `link.py`, with numbers in place of tensors.
+
+The main thread is a generator. It yields a float to compute for that long, or a predicate to wait until it holds; the
+listening thread is `receive`. Named points (`at`) are where faults strike. The state is a chain of mixed numbers, so a
+step that is lost, applied twice, applied half or fed with gradients of another step shows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from onward.agent.logic import Process
+from onward.core.facts import FaultReport, Scope, Stage
+from onward.wire.messages import Form, Hello, RankOrder, Report, StoreReply, StoreRequest, Welcome
+
+from .fabric import Op, Request, mix
+from .transaction import Transaction
+
+if TYPE_CHECKING:
+    from .scenario import Fault
+    from .shells import SimAgent
+    from .world import World
+
+FETCH_S = 2.0  # how long a receiver waits for its source
+Thread = Generator[Any, None, Any]
+_SEQUENCE = {"start": 0, "pause": 1, "form": 2, "run": 3, "finish": 4, "stop": 5}
+
+
+class Killed(BaseException):
+    """The process ended at this point."""
+
+
+class Hung(BaseException):
+    """The main thread goes no further; the process and its listening thread live on."""
+
+
+class Unwound(Exception):
+    """A collective of the step failed."""
+
+
+class Interrupted(Exception):
+    """A newer generation was ordered while waiting for an answer."""
+
+
+class NotJoined(Exception):
+    """A generation could not be joined."""
+
+
+class ScriptFailed(Exception):
+    """The user's script ends with an error."""
+
+
+class UserError(Exception):
+    """The user's code raised."""
+
+    def __init__(self, text: str, retryable: str) -> None:
+        super().__init__(text)
+        self.retryable = retryable
+
+
+@dataclass
+class Page:
+    """The status page."""
+
+    step: int = -1
+    launched: int = 0
+    launched_at: float = 0.0
+    progress_at: float = 0.0
+    beat_at: float = 0.0
+    section: int = 0
+    step_s: float = 0.0
+    gate: bool = False
+
+
+@dataclass
+class Membership:
+    """This process's part in one generation."""
+
+    generation: int
+    key: tuple[Any, ...] = ()
+    peers: list[RankProcess] = field(default_factory=list)
+    sequence: int = 0
+    failed: bool = False
+    broken: bool = False
+    pending: Op | None = None
+
+
+class RankProcess:
+    """One process of a rank or of a spare."""
+
+    def __init__(self, world: World, agent: SimAgent, process: Process) -> None:
+        self.world, self.agent = world, agent
+        self._known = process  # only for who we are now: a spare may be promoted
+        self.number, self.rank, self.attempt = process.number, process.rank, process.attempt
+        self.stand_in = process.stand_in
+        self.serve = f"{agent.node}|{self.number}"
+        self.alive, self.stopped = True, False
+        self.page = Page()
+        self.membership = Membership(0)
+        self.requests: list[Request] = []
+        self.tx = Transaction(self)
+        self.scope = Scope.SETUP
+        self.committed = 0  # furthest step this process told its user about
+        self.received = 0  # step of the state it was last given
+        self.left_loop = False
+        self._spare = True
+        self._begun = self._resumed = self._finished = False
+        self._results: list[int] = []  # of the collectives since the last commit
+        self._replay: list[int] = []
+        self._pending_fault: FaultReport | None = None
+        self._welcome: Welcome | None = None
+        self._order: RankOrder | None = None
+        self._replies: dict[int, StoreReply | None] = {}
+        self._next_id = 0
+        self._main: Thread | None = None
+        self._waiting: Callable[[], bool] | None = None
+        self._turn = 0
+        self._held = False
+        self._inbox: list[Any] = []
+        self._sent_until = 0.0
+        self._step_started = 0.0
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.agent.node}.{self.number})"
+
+    @property
+    def is_spare(self) -> bool:
+        return self._known.spare
+
+    @property
+    def incarnation(self) -> int:
+        return self._known.incarnation
+
+    @property
+    def stuck(self) -> bool:
+        return self.alive and (self.stopped or self._main is None)
+
+    @property
+    def patient(self) -> bool:
+        """In code that may take as long as it likes: parked, done, before `init()` or after the loop."""
+        return self.page.section > 0 or self.left_loop or self._welcome is None
+
+    def doing(self) -> str:
+        return f"is at step {self.tx.step} in generation {self.membership.generation}, scope {self.scope.value}"
+
+    # ------------------------------------------------------------------------------------------ kernel
+
+    def begin(self) -> None:
+        self.page.progress_at = self.page.beat_at = self.world.now
+        self._main = self._run()
+        self._resume(self._turn)
+
+    def _resume(self, turn: int) -> None:
+        if not self.alive or turn != self._turn or self._main is None:
+            return
+        if self.stopped:
+            self._held = True
+            return
+        self._turn += 1
+        self._waiting = None
+        try:
+            wish = next(self._main)
+        except StopIteration:
+            self.world.promises.on_good_end(self)
+            self.die(0)
+        except (ScriptFailed, UserError):
+            self.die(1)
+        except (Killed, Hung):
+            self._main = None
+        else:
+            if isinstance(wish, float):
+                self.world.after(wish, self._resume, self._turn)
+            else:
+                self._waiting = wish
+                self.poke()
+
+    def poke(self) -> None:
+        """Something changed: the main thread may go on, a moment later."""
+        if self._waiting is not None and not self.stopped and self._waiting():
+            self._waiting = None
+            r = self.world.rng.random()
+            self.world.after(0.0 if r < 0.6 else 0.002 * r, self._resume, self._turn)
+
+    def die(self, code: int) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self._main = self._waiting = None
+        self.world.note(f"{self} ended with {code}, step {self.tx.step}")
+        self.world.fabric.lose(self, code == 0)
+        self.world.after(self.world.lag(0.003), self.agent.on_exit, self, code)
+
+    def stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            self.page.beat_at = self.world.now
+
+    def carry_on(self) -> None:
+        if not self.stopped or not self.alive:
+            return
+        self.world.note(f"{self} carries on")
+        self.stopped = False
+        inbox, self._inbox = self._inbox, []
+        for message in inbox:
+            self.receive(message)
+        if self._held:
+            self._held = False
+            self._resume(self._turn)
+        self.poke()
+
+    def suffer(self, fault: Fault) -> None:
+        """A fault from outside, at any moment."""
+        match fault.kind:
+            case "kill":
+                self.die(-9)
+            case "exit":
+                self.die(3)
+            case "stop":
+                self.stop()
+            case "hang":
+                self._main = self._waiting = None
+            case "pause-process":
+                self.stop()
+                self.world.after(fault.for_s, self.carry_on)
+
+    def at(self, point: str) -> None:
+        """A named point of the main thread's life; a fault that waits for it strikes now."""
+        fault = self.world.at_point(self, point, self.tx.step)
+        if fault is None:
+            return
+        match fault.kind:
+            case "kill" | "exit":
+                self.die(-9 if fault.kind == "kill" else 3)
+                raise Killed
+            case "hang":
+                raise Hung
+            case "stop":
+                self.stop()
+            case "drop":
+                self.world.fabric.cut(self)
+            case "raise-communication":
+                raise UserError("Connection reset by peer", "communication")
+            case "raise-memory":
+                raise UserError("uncorrectable ECC error", "memory")
+            case "raise-once" | "bug":
+                raise UserError(f"ValueError: {fault.kind}", "")
+
+    # ------------------------------------------------------------------------------------------ link
+
+    def send(self, message: Any) -> None:
+        w = self.world
+        self._sent_until = max(w.now + w.lag(0.001), self._sent_until)
+        w.after(self._sent_until - w.now, self.agent.from_rank, self, message)
+
+    def receive(self, message: Any) -> None:
+        if not self.alive:
+            return
+        if self.stopped:
+            self._inbox.append(message)
+            return
+        match message:
+            case RankOrder():
+                if self._order is None or _place(message) >= _place(self._order):
+                    self._order = message
+                if message.want == "pause" and message.generation > self.membership.generation:
+                    self.world.fabric.abort(self.membership)
+            case StoreReply():
+                if message.id in self._replies:
+                    self._replies[message.id] = message
+            case Welcome():
+                self._welcome = message
+        self.poke()
+
+    def newer_than(self, generation: int) -> bool:
+        return self._order is not None and self._order.generation > generation
+
+    def _wait_order(self, test: Callable[[RankOrder], bool]) -> Thread:
+        def ready() -> bool:
+            return self._order is not None and test(self._order)
+
+        while not ready():
+            yield ready
+        return self._order
+
+    def _ask(self, generation: int, op: str, key: str, **fields: Any) -> Thread:
+        self._next_id += 1
+        number = self._next_id
+        self._replies[number] = None
+        self.send(StoreRequest(id=number, generation=generation, op=op, key=key, **fields))  # type: ignore[arg-type]
+
+        def ready() -> bool:
+            return self._replies[number] is not None or self.newer_than(generation)
+
+        while not ready():
+            yield ready
+        reply = self._replies.pop(number)
+        if reply is None:
+            raise Interrupted
+        return reply
+
+    def _report(self, stage: Stage, generation: int | None = None, fault: FaultReport | None = None) -> None:
+        step, clean, undo = self.tx.standing()
+        if self._spare and not self._begun:
+            step, clean, undo = -1, False, False
+        number = self.membership.generation if generation is None else generation
+        if self.world.trace is not None:
+            extra = f" fault {fault.text}" if fault else ""
+            self.world.note(f"{self} {stage.value} g{number} step {step} clean {clean} undo {undo}{extra}")
+        self.world.promises.on_report(self, stage, number)
+        self.send(
+            Report(
+                stage=stage.value, generation=number, step=step, clean=clean, undo=undo, scope=self.scope.value,
+                resumed=self._resumed, serve=self.serve, fault=fault, local_steps=list(self.tx.safe_steps()),
+                between=len(self._results),
+            )
+        )  # fmt: skip
+
+    def _fault(self, kind: str, text: str, retryable: str = "") -> FaultReport:
+        at = 1e6 + self.world.now
+        return FaultReport(kind, self.rank, self.incarnation, self.tx.step, text, retryable=retryable, at=at)
+
+    # ------------------------------------------------------------------------------------------ the script
+
+    def _run(self) -> Thread:
+        w, s = self.world, self.world.scenario
+        yield w.lag(0.05)
+        self.at("boot")
+        if not s.library:
+            yield from self._plain_script()
+            return
+        self.send(Hello(process=self.number, pid=1000 + self.number))
+        while self._welcome is None:
+            yield lambda: self._welcome is not None
+        self._spare = self._welcome.spare
+        yield from self._join_first()
+        yield w.rng.random() * s.setup_s
+        self.at("setup")
+        if s.setup_collective and not self._spare:
+            try:
+                yield from self._collective(mix(self.tx.shared, 0))
+            except Unwound:
+                yield from self._fail_outside("a collective in set-up failed")
+        yield from self._loop(s.steps)
+        self.left_loop = True
+        self.at("finish")
+        if s.final_collective:
+            yield from self._collective_between()
+        yield w.lag(0.01)
+        self.at("teardown")
+
+    def _plain_script(self) -> Thread:
+        for _ in range(self.world.scenario.steps):
+            yield self.world.lag(0.02)
+            self.at("forward")
+
+    def _join_first(self) -> Thread:
+        self._report(Stage.SETUP)
+        if self._spare:
+            return
+        order = yield from self._wait_order(lambda o: o.want in ("form", "run"))
+        self.at("join")
+        try:
+            yield from self._open(order.generation)
+        except (NotJoined, Interrupted):
+            yield from self._fail_outside("could not form the group")
+        self._report(Stage.FORMED)
+        self.at("joined")
+        yield from self._wait_order(lambda o: o.generation > order.generation or o.want == "run")
+        self._report(Stage.TRAINING)
+
+    def _fail_outside(self, why: str) -> Thread:
+        number = self.membership.generation
+        self._report(Stage.TRAINING, fault=self._fault("exception", f"RuntimeError: {why}", "communication"))
+        order = yield from self._wait_order(lambda o: o.generation > number)
+        self._report(Stage.PAUSED, generation=order.generation)
+        yield from self._wait_order(lambda o: o.want == "stop")
+        raise ScriptFailed
+
+    def _loop(self, n: int) -> Thread:
+        self.scope = Scope.BETWEEN
+        if self._spare:
+            yield from self._park()
+        else:
+            yield from self.tx.first_publish()
+            self.at("first")
+        self._begun = True
+        self.page.step = self.tx.step
+        while True:
+            self.scope = Scope.BETWEEN
+            if self._pending_fault is not None or self.newer_than(self.membership.generation):
+                yield from self._recover(True)
+            if self.tx.step >= n:
+                if (yield from self._finish()):
+                    return
+                continue
+            if (yield from self._step(self.tx.step)):
+                yield from self._after_block()
+
+    def _after_block(self) -> Thread:
+        """The user's code after a committed step: now and then an evaluation, with collectives."""
+        self.scope = Scope.OUTSIDE
+        every = self.world.scenario.eval_every
+        if every and self.tx.step % every == 0:
+            for _ in range(2):
+                yield self.world.lag(0.01)
+                self.at("between")
+                yield from self._collective_between()
+
+    def _finish(self) -> Thread:
+        self.page.section = 1
+        self.tx.begun = self.tx.step
+        self._report(Stage.DONE)
+        self.at("done")
+        number = self.membership.generation
+        order = yield from self._wait_order(lambda o: o.generation > number or o.want == "finish")
+        self.page.section = 0
+        self._finished = order.generation == number
+        self.scope = Scope.OUTSIDE if self._finished else Scope.BETWEEN
+        return self._finished
+
+    # ------------------------------------------------------------------------------------------ one step
+
+    def _step(self, k: int) -> Thread:
+        w = self.world
+        self.tx.begin()
+        self.tx.begun = k
+        self.scope = Scope.STEP
+        self._step_started = self.page.progress_at = w.now
+        try:
+            yield from self._body(k)
+        except Unwound:
+            self._note_break()
+        except UserError as e:
+            if self.membership.broken:
+                self._note_break()
+            elif not e.retryable:
+                self._report(Stage.TRAINING, fault=self._fault("exception", str(e)))
+                yield w.lag(0.02)
+                raise ScriptFailed from e
+            else:
+                if e.retryable == "memory":
+                    self.tx.damaged()
+                self._pending_fault = self._fault("exception", str(e), e.retryable)
+        else:
+            return (yield from self._end(k))
+        return False
+
+    def _body(self, k: int) -> Thread:
+        """The user's block: draw, exchange, update, perhaps draw again."""
+        w, s, tx = self.world, self.world.scenario, self.tx
+        self.at("begin")
+        tx.draw()
+        yield w.lag(s.forward_s)
+        self.at("forward")
+        total = 0
+        for i in range(s.collectives):
+            value = mix(mix(tx.shared, tx.local), self.rank * 1000 + k * 10 + i)
+            total = mix(total, (yield from self._collective(value)))
+            self.at("reduced")
+        self.at("gate")
+        if not tx.gate(self.membership.broken):
+            raise Unwound
+        before = tx.shared
+        tx.half_applied()
+        yield w.lag(0.004)
+        self.at("optimizer")
+        tx.update(before, total)
+        if s.late_collective:
+            yield from self._collective(k)
+        if s.noise:
+            self.at("noise")
+            tx.noise()
+
+    def _end(self, k: int) -> Thread:
+        if self.membership.broken:
+            self._note_break()
+            return False
+        vote = yield from self.tx.end()
+        self.tx.applied()
+        self.at("applied")
+        if self.tx.careful and not (yield from self._meet(k, vote)):
+            return self.tx.step == k + 1
+        self._committed(k)
+        return True
+
+    def _meet(self, k: int, vote: int) -> Thread:
+        """Wait at the gate until every rank has finished the step. False when the job was interrupted meanwhile."""
+        self.page.gate = True
+        try:
+            reply = yield from self._ask(self.membership.generation, "arrive", f"step/{k}", amount=vote)
+            if reply.error:
+                raise Interrupted
+        except Interrupted:
+            self.page.gate = False
+            self.scope = Scope.BETWEEN
+            yield from self._recover(False)
+            if self.tx.step == k + 1:
+                self._committed(k)
+            return False
+        self.at("meet")
+        self.page.gate = False
+        self.tx.settled(reply.number)
+        return True
+
+    def _committed(self, k: int) -> None:
+        self.world.promises.on_commit(self, k)
+        self.committed = k + 1
+        self.page.step = self.tx.step
+        self.page.step_s = self.world.now - self._step_started
+        self.page.progress_at = self.world.now
+        self._results, self._replay = [], []
+        self.scope = Scope.OUTSIDE
+        if not self._resumed:
+            self._resumed = True
+            self._report(Stage.TRAINING)
+        self.at("committed")
+
+    def _note_break(self) -> None:
+        if not self.newer_than(self.membership.generation):
+            self._pending_fault = self._fault("exception", "RuntimeError: a collective failed", "communication")
+
+    def _collective(self, value: int) -> Thread:
+        if self.membership.failed:
+            raise Unwound
+        self.at("enter")
+        if self.tx.open:
+            yield from self.tx.on_collective()
+        page = self.page
+        page.launched += 1
+        page.launched_at = page.progress_at = self.world.now
+        op = self.world.fabric.enter(self, value)
+        self.at("entered")
+        while not op.done:
+            yield lambda: op.done
+        page.launched_at, page.progress_at = 0.0, self.world.now
+        if op.failed:
+            raise Unwound
+        return op.result
+
+    def _collective_between(self) -> Thread:
+        """A collective between steps, or after the last: not unwound but run again, or told by those who have it."""
+        while not self._replay:
+            try:
+                result = yield from self._collective(mix(self.tx.shared, len(self._results)))
+            except Unwound:
+                self._note_break()
+                yield from self._recover(False)
+                self.scope = Scope.OUTSIDE
+            else:
+                break
+        else:
+            result = self._replay.pop(0)
+        self.world.promises.on_result_between(self, len(self._results), result)
+        self._results.append(result)
+
+    def _level(self, generation: int, caught_up: bool) -> Thread:
+        """All ranks of a new generation compare how many collectives they have run since the last commit."""
+        mine = -1 if caught_up else len(self._results)
+        yield from self._store(generation, "set", f"between/{self.rank}", value=str(mine).encode())
+        counts = []
+        for r in range(self.world.scenario.world_size):
+            reply = yield from self._store(generation, "get", f"between/{r}")
+            counts.append(int(reply.value))
+        known = {r: c for r, c in enumerate(counts) if c >= 0}
+        if not known:
+            return
+        most, least = max(known.values()), min(known.values())
+        if self.rank == min(r for r, c in known.items() if c == most):
+            for i in range(least, most):
+                yield from self._store(generation, "set", f"result/{i}", value=str(self._results[i]).encode())
+        elif mine >= 0:
+            self._replay = []
+            for i in range(mine, most):
+                reply = yield from self._store(generation, "get", f"result/{i}")
+                self._replay.append(int(reply.value))
+
+    # ------------------------------------------------------------------------------------------ recovery
+
+    def _park(self) -> Thread:
+        self.page.section = 1
+        yield self.world.lag(self.world.scenario.forward_s)
+        self._report(Stage.PARKED, generation=0)
+        self.at("parked")
+        last = 0
+        while self._spare:
+            order = yield from self._wait_order(lambda o, g=last: o.want == "form" and o.generation > g)
+            last = order.generation
+            if not (yield from self._arrive_by_ghost(order)) and self._spare:
+                self._report(Stage.PARKED, generation=0, fault=self._pending_fault)
+                self._pending_fault = None
+        self.page.section = 0
+
+    def _recover(self, ghosts: bool) -> Thread:
+        while True:
+            order = yield from self._stand()
+            entered = yield from (self._arrive_by_ghost(order) if ghosts else self._enter(order))
+            if entered:
+                return
+
+    def _arrive_by_ghost(self, order: RankOrder) -> Thread:
+        """Enter; a rank that never got past its last step runs the block for show, to reach the code after it."""
+        form = order.form
+        assert form is not None
+        if form.part != "receive" or form.step < 1 or self.tx.begun >= form.step:
+            return (yield from self._enter(order))
+        self._results, self._replay = [], []
+        yield self.world.lag(self.world.scenario.forward_s)
+        entered = yield from self._enter(order)
+        if entered:
+            yield from self._after_block()
+        return entered
+
+    def _stand(self) -> Thread:
+        number = self.membership.generation
+        fault, self._pending_fault = self._pending_fault, None
+        self.at("stand")
+        if fault is not None:
+            self._report(Stage.TRAINING, fault=fault)
+        self._resumed = False
+        while True:
+            order = yield from self._wait_order(lambda o, n=number: o.generation > n)
+            self.world.fabric.abort(self.membership)
+            if order.want == "pause":
+                wanted = order.generation
+                self._report(Stage.PAUSED, generation=wanted)
+                self.at("paused")
+                order = yield from self._wait_order(lambda o, g=wanted: o.generation > g or o.want != "pause")
+            if order.want == "form" and order.form is not None:
+                return order
+            number = max(number, order.generation - 1)
+            if order.want == "stop":
+                raise ScriptFailed
+            yield 0.001
+
+    def _enter(self, order: RankOrder) -> Thread:
+        form = order.form
+        assert form is not None
+        try:
+            self.at("open")
+            yield from self._open(order.generation)
+            self.page.launched = 0
+            yield from self._arrive(form, order.generation)
+            if form.between:
+                yield from self._level(order.generation, form.part == "receive" and self.tx.begun >= form.step)
+        except (NotJoined, Interrupted) as e:
+            self.world.fabric.abort(self.membership)
+            if not self.newer_than(order.generation):
+                text = f"could not join generation {order.generation}: {e}"
+                self._pending_fault = self._fault("exception", text, "communication")
+            return False
+        self._spare, self._begun = False, True
+        self._report(Stage.FORMED)
+        self.at("formed")
+        after = yield from self._wait_order(lambda o: o.generation > order.generation or o.want in ("run", "finish"))
+        if after.generation > order.generation:
+            return False
+        self._resumed = False
+        self.page.step = self.tx.step
+        self.page.progress_at = self.world.now
+        self._report(Stage.DONE if self._finished else Stage.TRAINING)
+        return True
+
+    def _open(self, generation: int) -> Thread:
+        """Meet the others through the generation's store and connect to them."""
+        w = self.world
+        m = self.membership = Membership(generation)
+        mine = f"{self.agent.node}.{self.number}"
+        yield from self._store(generation, "set", f"{generation}/{self.rank}", value=mine.encode())
+        names = []
+        for r in range(w.scenario.world_size):
+            reply = yield from self._store(generation, "get", f"{generation}/{r}")
+            names.append(reply.value.decode())
+        yield w.lag(0.01)
+        self.at("connect")
+        m.key = (generation, *names)
+        for name in names:
+            node, number = map(int, name.split("."))
+            peer = w.agents[node].children.get(number)
+            if peer is None or not peer.alive:
+                raise NotJoined(f"connection to process {name} refused")
+            m.peers.append(peer)
+        w.promises.on_joined(self)
+
+    def _store(self, generation: int, op: str, key: str, **fields: Any) -> Thread:
+        reply = yield from self._ask(generation, op, key, **fields)
+        if reply.error:
+            raise NotJoined(reply.error)
+        return reply
+
+    def _arrive(self, form: Form, generation: int) -> Thread:
+        tx = self.tx
+        self.world.promises.on_arrive(self, form)
+        if form.part == "receive":
+            tx.forget()
+            request = yield from self._fetch(form.source, generation)
+            tx.received(request.value, form.step)
+            tx.learn_from(request.learnt)
+        elif form.part == "undo":
+            tx.take_back(form.step)
+        else:
+            tx.keep()
+        if form.serves:
+            yield from self._serve(form.serves, generation)
+        self.world.promises.on_arrived(self, form)
+
+    def _fetch(self, source: str, generation: int) -> Thread:
+        request = self.world.fabric.ask_state(self, source, generation)
+        self.at("receive")
+        self.world.after(FETCH_S, self.world.fabric._fail, request)
+        while not (request.done or request.failed or self.newer_than(generation)):
+            yield lambda: request.done or request.failed or self.newer_than(generation)
+        if self.newer_than(generation) and not request.done:
+            request.failed = True
+            raise Interrupted
+        if request.failed:
+            raise NotJoined("the source of the state is gone")
+        return request
+
+    def _serve(self, count: int, generation: int) -> Thread:
+        def done() -> int:
+            return sum(r.done for r in self.requests if r.generation == generation)
+
+        self.at("serve")
+        while done() < count:
+            if self.newer_than(generation):
+                for request in self.requests:
+                    self.world.fabric._fail(request)
+                raise Interrupted
+            waiting = [r for r in self.requests if not r.started]
+            for request in waiting:
+                self.world.fabric.serve(self, request)
+            yield lambda: (
+                done() >= count or self.newer_than(generation) or any(not r.started for r in self.requests)
+            )
+
+
+def _place(order: RankOrder) -> tuple[int, int]:
+    return (order.generation, _SEQUENCE[order.want])

@@ -1,0 +1,182 @@
+"""What a seed stands for: a small job, its network, and the faults that befall it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from onward.core.policy import Policy
+
+ALL_POLICIES = (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.EXIT)
+
+# Points of a rank's life, in the order in which it passes them; `Fault.point` names one.
+BLOCK_POINTS = ("begin", "forward", "enter", "reduced", "gate", "optimizer", "noise")  # user code can raise here
+STEP_POINTS = (*BLOCK_POINTS, "entered", "publish", "applied", "meet", "committed", "between")
+RECOVERY_POINTS = ("stand", "paused", "open", "connect", "receive", "serve", "formed")
+OTHER_POINTS = ("boot", "setup", "join", "joined", "first", "done", "finish", "teardown")
+
+DEADLY = ("kill", "exit", "stop", "hang")
+RAISED = ("raise-communication", "raise-memory", "raise-once")
+CONTROL = ("manager-kill", "manager-usurp", "partition", "silence")
+
+
+@dataclass
+class Fault:
+    """One thing that goes wrong. It fires at a point of a rank's life, at a time, or when the job enters a phase."""
+
+    kind: str
+    rank: int = -1
+    point: str = ""
+    step: int = -1  # -1: any
+    replaced: bool = False  # only in a process that took somebody's place
+    at: float = -1.0
+    phase: str = ""
+    delay_s: float = 0.0
+    for_s: float = 0.0
+    node: int = 0
+    journal: str = "kept"  # what a new manager finds: kept, torn (the last record is missing), lost
+    always: bool = False  # a bug in the script: fires every time
+    fired: int = 0
+
+    def __str__(self) -> str:
+        where = [f"{k}={v}" for k, v in self.__dict__.items() if k not in ("kind", "fired") and v != _DEFAULTS[k]]
+        return f"{self.kind}({', '.join(where)})"
+
+
+_DEFAULTS = {k: f.default for k, f in Fault.__dataclass_fields__.items()}
+
+
+@dataclass
+class Scenario:
+    """Everything a seed decides in advance. Times are seconds of the virtual clock."""
+
+    world_size: int
+    nodes: int
+    steps: int
+    spares: str
+    policies: tuple[Policy, ...]
+    max_restarts: int
+    faults: list[Fault]
+    library: bool = True
+    collectives: int = 1
+    noise: bool = False  # local state changes after the update, so the run never becomes light
+    late_collective: bool = False  # a collective after the update
+    setup_collective: bool = False
+    eval_every: int = 0  # collectives between steps
+    final_collective: bool = False  # one after the loop
+    resets: bool = True  # a dead peer is noticed by the connection; else collectives wait for ever
+    forward_s: float = 0.01
+    setup_s: float = 0.05
+    transfer_s: float = 0.01
+    loss: float = 0.0
+    duplicates: float = 0.0
+    reorder: bool = False
+    slow_network: bool = False
+
+    @property
+    def control_only(self) -> bool:
+        return all(f.kind in CONTROL or f.kind == "kill-spare" for f in self.faults)
+
+    def __str__(self) -> str:
+        head = f"{self.world_size} ranks on {self.nodes} node(s), {self.steps} steps, spares {self.spares}"
+        plain = ("faults", "world_size", "nodes", "steps", "spares")
+        rest = ", ".join(f"{k}={v}" for k, v in self.__dict__.items() if k not in plain)
+        return f"{head}\n  {rest}\n  faults: {'; '.join(map(str, self.faults)) or 'none'}"
+
+
+def draw(rng: Random) -> Scenario:
+    """A scenario at random."""
+    nodes = rng.choices((1, 2, 3), (72, 24, 4))[0]
+    world = nodes * rng.choice((1, 2) if nodes > 1 else (2, 2, 3, 4))
+    steps = rng.randint(5, 10)
+    hostile = rng.random() < 0.25
+    s = Scenario(
+        world_size=world,
+        nodes=nodes,
+        steps=steps,
+        spares=rng.choice(("none", "one", "each")),
+        policies=_policies(rng),
+        max_restarts=rng.choices((32767, rng.randint(1, 4)), (88, 12))[0],
+        faults=[],
+        library=rng.random() >= 0.03,
+        collectives=rng.choice((1, 1, 2)),
+        noise=rng.random() < 0.2,
+        late_collective=rng.random() < 0.1,
+        setup_collective=rng.random() < 0.3,
+        eval_every=rng.choice((0, 0, 0, 0, 0, 3)),
+        final_collective=rng.random() < 0.1,
+        resets=rng.random() < 0.75,
+        forward_s=rng.choice((0.005, 0.02, 0.04)),
+        setup_s=rng.choice((0.01, 0.1, 0.3)),
+        transfer_s=rng.choice((0.002, 0.03, 0.1)),
+        loss=rng.choice((0.0, 0.05, 0.2)) if hostile else 0.0,
+        duplicates=rng.choice((0.0, 0.1)) if hostile else 0.0,
+        reorder=hostile and rng.random() < 0.5,
+        slow_network=rng.random() < 0.15,
+    )
+    count = rng.choices((0, 1, 2, 3, 4), (3, 37, 36, 16, 8))[0]
+    s.faults = [_fault(rng, s, i) for i in range(count)]
+    if rng.random() < 0.25:
+        s.faults.append(_control_fault(rng, s))
+    hanging = [f for f in s.faults if f.kind == "hang"]
+    for fault in hanging[1:]:
+        fault.kind = "stop"  # if every rank computes for ever nobody waits, and nobody can tell it from hard work
+    return s
+
+
+def _policies(rng: Random) -> tuple[Policy, ...]:
+    other = [(Policy.EXIT,), (Policy.RETRY, Policy.EXIT), (Policy.RECOVER_IN_PLACE, Policy.EXIT)]
+    return rng.choice(other) if rng.random() < 0.06 else ALL_POLICIES
+
+
+def _fault(rng: Random, s: Scenario, index: int) -> Fault:
+    roll = rng.random()
+    rank = rng.randrange(s.world_size)
+    if roll < 0.12:
+        return _control_fault(rng, s)
+    if roll < 0.34 and index:
+        return _fault_in_recovery(rng, s, rank)
+    if roll < 0.46:
+        kind = rng.choice(RAISED)
+        return Fault(kind, rank, rng.choice(BLOCK_POINTS), rng.randrange(s.steps))
+    if roll < 0.49:
+        return Fault("bug", rank, rng.choice(BLOCK_POINTS), rng.randrange(s.steps), always=True)
+    if roll < 0.53:
+        return Fault("drop", rank, rng.choice(("enter", "entered", "reduced")), rng.randrange(s.steps))
+    if roll < 0.57:
+        return Fault("kill-spare", rank, at=rng.uniform(0.3, 2.0))
+    if roll < 0.62:
+        return Fault("pause-process", rank, at=rng.uniform(0.0, 1.5), for_s=rng.choice((0.02, 0.1, 0.4, 1.5)))
+    kind = rng.choices(DEADLY, (6, 1, 2, 2))[0]
+    if roll < 0.75:
+        return Fault(kind, rank, at=rng.uniform(0.0, 1.5))
+    if roll < 0.94:
+        return Fault(kind, rank, rng.choice(STEP_POINTS), rng.randrange(s.steps))
+    point = rng.choice(OTHER_POINTS)
+    if kind == "hang" and point in ("boot", "done", "finish", "teardown"):
+        kind = "stop"  # user code before init() and after the loop may take as long as it likes
+    return Fault(kind, rank, point)
+
+
+def _fault_in_recovery(rng: Random, s: Scenario, rank: int) -> Fault:
+    kind = rng.choices((*DEADLY, "start-fails"), (6, 1, 1, 2, 1))[0]
+    if kind == "start-fails":
+        return Fault(kind, rank, "start", replaced=True)
+    if rng.random() < 0.5:
+        phase = rng.choice(("Pausing", "Forming"))
+        return Fault(kind, rank, phase=phase, delay_s=rng.choice((0.0, 0.002, 0.01, 0.03, 0.1)))
+    if rng.random() < 0.3:
+        return Fault(kind, rank, rng.choice(("boot", "setup", "parked", "open", "receive", "formed")), replaced=True)
+    return Fault(kind, rank, rng.choice(RECOVERY_POINTS))
+
+
+def _control_fault(rng: Random, s: Scenario) -> Fault:
+    kind = rng.choices(CONTROL, (5, 2, 2, 1))[0]
+    journal = rng.choice(("kept", "torn", "lost"))
+    for_s = rng.choice((0.05, 0.3, 1.0))
+    node = rng.randrange(s.nodes)
+    if rng.random() < 0.4:
+        phase = rng.choice(("Pausing", "Forming", "Running", "Finishing", "Starting"))
+        delay = rng.choice((0.0, 0.001, 0.01, 0.05))
+        return Fault(kind, phase=phase, delay_s=delay, for_s=for_s, node=node, journal=journal)
+    return Fault(kind, at=rng.uniform(0.0, 2.0), for_s=for_s, node=node, journal=journal)
