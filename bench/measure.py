@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count, groupby
 from pathlib import Path
 
+import psutil
 from jobs import Fault, Job, JobDied, Launcher, launchers, median, p95
 
 RANKS = 4
@@ -106,11 +107,12 @@ def faults(bench: Bench) -> dict[tuple[str, str], Samples]:
 
 def strike_all(job: Job, seen, name: str, kinds: list[str], victims: Iterator[int], bound_s, never_s: float) -> None:
     """Each fault strikes a job that trains, with its spares parked, some steps after the one before."""
+    kind = kinds[0]
     try:
         for kind in kinds:
             job.wait_steps(25)
             if name == "onward":
-                job.wait_spares(RANKS)
+                job.wait_spares(RANKS, 60)
             calm = job.step_s(time.monotonic() - 3)
             peer_stop = kind == "stop" and name != "onward"
             fault = job.hurt(kind, next(victims), never_s if peer_stop else bound_s)
@@ -119,7 +121,7 @@ def strike_all(job: Job, seen, name: str, kinds: list[str], victims: Iterator[in
             if fault.recover_s is None:
                 break
     except JobDied as error:
-        seen[name, kinds[0]].broken.append(str(error))
+        seen[name, kind].broken.append(str(error))
     incidents = job.incidents()
     for kind in set(kinds):
         for fault in seen[name, kind].faults:
@@ -239,6 +241,11 @@ def interval(rounds: Rounds, times: int = 1000) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------------------------------------------- state, storm
+
+
+def room_for(width: int, layers: int) -> bool:
+    """Whether it fits: in each rank and in the spare the state, an undo copy of it, gradients and buckets."""
+    return psutil.virtual_memory().available > (RANKS + 1) * width * width * layers * (2 * STATE_BYTES + 8) * 1.1
 
 
 def state_size(bench: Bench, width: int, layers: int) -> dict:

@@ -180,6 +180,11 @@ def step_cost(bench: Bench) -> tuple[list[Row], object]:
 def state_size(bench: Bench) -> tuple[list[Row], object]:
     rows, raw = [], []
     for width, layers in bench.plan.sizes:
+        if not measure.room_for(width, layers):
+            rows.append(
+                Row(f"kill, {width * width * layers / 1e6:.0f}M parameters", verdict="left out: too little memory")
+            )
+            continue
         found = measure.state_size(bench, width, layers)
         raw.append(found)
         rate, copy = found["form_bytes_per_s"] / 1e9, found["memcpy_bytes_per_s"] / 1e9

@@ -141,6 +141,8 @@ for step in run.steps(args.steps):
         for i, x, y in batches:
             ids.seen.extend(i.tolist())
             loss = train(model, optimizer, scheduler, x.to(device), y.to(device))
+    if step.committed:
+        run.log(loss=loss.item())
     if step.committed and rank == 0 and (step.index + 1) % 10 == 0:
         print(f"step {step.index + 1} loss {loss.item():.4f}", flush=True)
 

@@ -60,6 +60,7 @@ log = get_logger("onward.agent")
 TICK_S = 0.05
 FACTS_S = 0.1
 GREETING_S = 5.0
+ONE_SIGNAL_S = 0.5
 
 
 class Launcher:
@@ -84,6 +85,7 @@ class Launcher:
         self._guard: subprocess.Popen[bytes] | None = None
         self._warm: WarmParent | None = None
         self._stop_signal = 0
+        self._stopped_at = 0.0
         self._sent_at = 0.0
         self._started_at = time.monotonic()
         self._done = asyncio.Event()
@@ -190,11 +192,13 @@ class Launcher:
 
     def _on_signal(self, number: int) -> None:
         if self._stop_signal:
+            if time.monotonic() - self._stopped_at < ONE_SIGNAL_S:
+                return  # Ctrl-C reaches us from the terminal and again from a parent that passes it on
             self.observer.note("a second signal: ending everything now")
             for child in self._children.values():
                 child.signal(signal.SIGKILL)
             return
-        self._stop_signal = number
+        self._stop_signal, self._stopped_at = number, time.monotonic()
         name = signal.Signals(number).name
         self.observer.note(f"{name} received; ending all ranks within {self.settings.grace_s:g} s")
         self._apply(self.logic.stop())
@@ -678,6 +682,7 @@ class Launcher:
             raise OnwardError(f"internal error in the launcher: {self._crash!r}") from self._crash
         self._count()
         view, orders = self.view(), self.logic.orders
+        self.observer.status(view)
         exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
         phase = orders.phase if orders is not None else "Failed"
         root = orders.root_cause if orders is not None else None

@@ -281,7 +281,7 @@ class AgentLogic:
             case Report():
                 p.report = message
                 if message.fault is not None:
-                    p.fault = replace(message.fault, incarnation=p.incarnation)
+                    p.fault = replace(message.fault, rank=p.rank, incarnation=p.incarnation)
                 elif message.stage in (Stage.FORMED.value, Stage.PARKED.value):
                     p.fault = None
                     if message.stage == Stage.PARKED.value:

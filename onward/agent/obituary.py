@@ -36,6 +36,7 @@ class Obituaries:
             at=time.time(),
             out=str(logs[0]),
             err=str(logs[1]),
+            killed=p.killed,
             error=error,
             traceback=trace,
         )

@@ -27,6 +27,7 @@ class Ended:
     at: float  # wall clock
     out: str  # paths of its logs
     err: str
+    killed: bool = False  # by us, so the exit code says nothing about what was wrong
     error: str = ""  # what it wrote to TORCHELASTIC_ERROR_FILE
     traceback: str = ""
 

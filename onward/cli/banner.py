@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -24,7 +25,7 @@ def root_cause(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any] | N
     if fault is None:
         return None
     error, trace, kind = _explanation(outcome, fault, ended)
-    code = ended.exit_code if ended is not None else None
+    code = ended.exit_code if ended is not None and not ended.killed else None
     at = fault.at if fault.at > 1e9 else ended.at if ended is not None else time.time()
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)),
@@ -36,11 +37,11 @@ def root_cause(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any] | N
         "step": fault.step if fault.step >= 0 else None,
         "fault": fault.kind,
         "exit_code": code if code is not None and code >= 0 else None,
-        "signal": _signal(code) if code is not None and code < 0 and fault.kind != "hang" else None,
+        "signal": _signal(code) if code is not None and code < 0 else None,
         "error": error,
         "traceback": trace,
         "traceback_from": kind,
-        "log": ended.err if ended is not None else None,
+        "log": _log(ended) if ended is not None else None,
         "reason": outcome.reason,
         "hint": hint(fault, code, error, "\n".join(outcome.root_log), oom_killed),
         "others": [_other(e) for e in outcome.others],
@@ -88,6 +89,14 @@ def _signal(code: int) -> str:
         return f"{signal.Signals(-code).name} ({-code})"
     except ValueError:
         return f"signal {-code}"
+
+
+def _log(e: Ended) -> str:
+    """The log that says something."""
+    try:
+        return e.err if os.path.getsize(e.err) or not os.path.getsize(e.out) else e.out
+    except OSError:
+        return e.err
 
 
 def _other(e: Ended) -> str:
@@ -163,6 +172,8 @@ def hint(fault: FaultReport, code: int | None, error: str, log: str, oom_killed:
         return _OOM_KILLED if oom_killed and code == -signal.SIGKILL else _BY_SIGNAL.get(-code, "")
     if fault.kind == "exception":
         return "mend the script and start again; an error that goes away by itself can be named with --retry-on"
+    if error:
+        return "the error is in the script: mend it and start again"
     if code in (126, 127):
         return "the program could not be executed: check its name, its permissions and its first line"
     return "look at one rank alone: onward run --nproc-per-node 1 ..."

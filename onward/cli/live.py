@@ -192,7 +192,6 @@ class LiveScreen:
         self._epilogue = epilogue  # tell the story of the run once more when the view ends
         self._outcome: Outcome | None = None
         self._scene = Scene()
-        self._said: list[str] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._live = Live(
@@ -231,9 +230,6 @@ class LiveScreen:
     def detail(self, text: str) -> None:
         pass
 
-    def say(self, text: str = "") -> None:
-        self._said.append(text)
-
     def _add(self, line: Text) -> None:
         with self._lock:
             self._scene.lines.append(line)
@@ -264,5 +260,3 @@ class LiveScreen:
             for incident in self._outcome.incidents:
                 self._console.print("\n".join(closing(incident)), markup=False, soft_wrap=True)
             self._console.print(summary(self._outcome), markup=False, soft_wrap=True)
-        for text in self._said:
-            self._console.print(text, markup=False, soft_wrap=True)

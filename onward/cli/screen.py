@@ -27,9 +27,6 @@ class Screen(Observer, Protocol):
     def begin(self, title: str) -> None:
         """A job starts."""
 
-    def say(self, text: str = "") -> None:
-        """A line of the command's own, without a time in front."""
-
     def finish(self, outcome: Outcome) -> None:
         """It has ended."""
 
@@ -80,9 +77,6 @@ class PlainScreen:
 
     def detail(self, text: str) -> None:
         pass
-
-    def say(self, text: str = "") -> None:
-        self._pen.write(self._streams["err"], text)
 
     def incident(self, incident: Incident, is_open: bool) -> None:
         if self._quiet:

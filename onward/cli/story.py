@@ -10,11 +10,13 @@ def opening(incident: Incident) -> str:
     """One line: what happened, and what is being done about it."""
     decided = _decisions(incident)
     doing = f"; {decided[0]}" if decided else ""
-    return f"incident {incident.number} at step {max(incident.step, 0)}: {incident.headline()}{doing}"
+    return f"incident {incident.number}: {headline(incident)}{doing}"
 
 
 def headline(incident: Incident) -> str:
-    return f"{incident.headline()} at step {max(incident.step, 0)}"
+    step = max(incident.step, incident.root_cause.step)
+    where = f"at step {step}" if step >= 0 else "before the first step"
+    return f"{incident.headline()} {where}"
 
 
 def timeline(incident: Incident) -> str:
@@ -23,7 +25,9 @@ def timeline(incident: Incident) -> str:
 
 
 def closing(incident: Incident) -> list[str]:
-    """A small block: the fault, the cure, the time."""
+    """A small block: the fault, the cure, the time. One line when there was no cure short of starting again."""
+    if incident.policy == "exit":
+        return [f"incident {incident.number}: {headline(incident)}; {'; '.join(_decisions(incident))}"]
     lines = [f"incident {incident.number} over after {incident.total_ms:.0f} ms: {headline(incident)}"]
     cure = cures(incident)
     if cure:

@@ -85,7 +85,7 @@ def describe(fault: FaultReport) -> str:
         case "stall":
             return "and all others stalled"
         case "exception":
-            what = "retryable error" if fault.retryable else "error"
-            return f"raised a {what} ({fault.text.splitlines()[0][:80] if fault.text else 'no text'})"
+            what = "a retryable error" if fault.retryable else "an error"
+            return f"raised {what} ({fault.text.splitlines()[0][:80] if fault.text else 'no text'})"
         case other:
             return f"{other}: {fault.text[:80]}"

@@ -17,6 +17,7 @@ from onward.core.incident import Incident, describe
 from onward.core.policy import Policy
 
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
+EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 
 
@@ -45,6 +46,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """How often one failure has come back with no step in between. Many ranks that fail alike at once are one."""
+
+    signature: tuple[str, int, str]
+    count: int
+    generation: int  # in which it was last seen
+    ranks: tuple[int, ...]  # that failed so in it
+
+
+@dataclass(frozen=True)
 class Job:
     """What the manager wants. Small and complete: a copy of it is enough to go on elsewhere."""
 
@@ -63,7 +74,7 @@ class Job:
     incidents: int = 0
     deadline: float | None = None
     retries_at: tuple[int, int] = (-1, 0)  # (step, redos of it)
-    repeats: tuple[tuple[tuple[str, int, str], int], ...] = ()  # failure signatures since the last progress
+    repeats: tuple[Repeat, ...] = ()  # failures since the last progress
     handled: tuple[tuple[int, int, float], ...] = ()  # fault reports already acted on: (rank, incarnation, at)
     progress_step: int = -1  # furthest step that all had committed when the last incident closed
     root_cause: FaultReport | None = None
@@ -143,7 +154,7 @@ def _follow(job: Job, facts: Facts, now: float) -> Decision:
 
 def current(job: Job, facts: Facts) -> dict[int, RankFacts]:
     """Facts of the incarnations that are wanted; anything else is the past or not there yet."""
-    return {r: f for r, f in facts.items() if r < job.world_size and f.incarnation == job.incarnations[r]}
+    return {r: f for r, f in facts.items() if 0 <= r < job.world_size and f.incarnation == job.incarnations[r]}
 
 
 def _all(job: Job, facts: Facts, test: object) -> bool:
@@ -160,8 +171,8 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
             found.append(f.fault)
         elif (
             f.stage is Stage.EXITED
-            and f.exit_code != 0
-            and not any(h[0] == rank and h[1] == f.incarnation and h[2] < 0 for h in handled)
+            and (f.exit_code != 0 or job.phase in (Phase.PAUSING, Phase.FORMING))  # it was needed once more
+            and (rank, f.incarnation, EXIT_AT) not in handled
             and (f.fault is None or f.fault.retryable)
         ):
             found.append(exit_fault(f))
@@ -172,7 +183,7 @@ def exit_fault(f: RankFacts) -> FaultReport:
     code = f.exit_code if f.exit_code is not None else 0
     kind = "signal" if code < 0 else "exit"
     text = signal_name(-code) if code < 0 else f"exit code {code}"
-    return FaultReport(kind=kind, rank=f.rank, incarnation=f.incarnation, step=f.progress.step, text=text, at=-1.0)
+    return FaultReport(kind=kind, rank=f.rank, incarnation=f.incarnation, step=f.progress.step, text=text, at=EXIT_AT)
 
 
 def signal_name(number: int) -> str:
@@ -279,7 +290,7 @@ def _forming(job: Job, facts: Facts, now: float) -> Decision:
 def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
     job = _remember(job, faults)
     job = _open(job, faults, facts, now)
-    hopeless = _nothing_to_redo(job, facts)
+    hopeless = _nothing_to_redo(job)
     if hopeless:
         return _restart(job, now, hopeless)
     assert job.incident is not None
@@ -292,24 +303,33 @@ def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: flo
     return _pause(job, facts, now)
 
 
-def _nothing_to_redo(job: Job, facts: Facts) -> str:
-    """Why no rank holds anything yet, or any more, that a step could be redone from; empty when some may."""
+def _nothing_to_redo(job: Job) -> str:
+    """Why no rank holds anything yet that a step could be redone from; empty when some may."""
     match job.phase:
         case Phase.STARTING:
             return "the failed script does not use the library, or had not begun"
         case Phase.FORMING if job.agreement is None:
             return "the first group was still forming, so there is no step to redo"
-        case Phase.FINISHING if any(f.exit_code == 0 for f in current(job, facts).values()):
-            return "other ranks had ended well already and took the state with them"
     return ""
 
 
 def _remember(job: Job, faults: tuple[FaultReport, ...]) -> Job:
     handled = (*job.handled, *((f.rank, f.incarnation, f.at) for f in faults))[-8 * max(8, job.world_size) :]
-    counts = dict(job.repeats)
-    for sig in {f.signature() for f in faults if f.retryable != "communication"}:
-        counts[sig] = counts.get(sig, 0) + 1
-    return replace(job, handled=handled, repeats=tuple(counts.items())[-32:])
+    lived = job.generation - (job.phase is Phase.PAUSING)  # during a pause the next one is open, nobody is in it yet
+    known = {r.signature: r for r in job.repeats}
+    for f in faults:
+        if f.retryable == "communication":
+            continue
+        old = known.pop(f.signature(), Repeat(f.signature(), 0, -1, ()))
+        if old.generation == lived and f.rank not in old.ranks:
+            known[f.signature()] = replace(old, ranks=(*old.ranks, f.rank))
+        else:
+            known[f.signature()] = replace(old, count=old.count + 1, generation=lived, ranks=(f.rank,))
+    return replace(job, handled=handled, repeats=tuple(known.values())[-32:])
+
+
+def _count(job: Job, fault: FaultReport) -> int:
+    return next((r.count for r in job.repeats if r.signature == fault.signature()), 0)
 
 
 def _open(job: Job, faults: tuple[FaultReport, ...], facts: Facts, now: float) -> Job:
@@ -322,27 +342,20 @@ def _open(job: Job, faults: tuple[FaultReport, ...], facts: Facts, now: float) -
 
 
 def _own_bug(job: Job, faults: tuple[FaultReport, ...]) -> FaultReport | None:
-    counts = dict(job.repeats)
-    for f in faults:
-        if f.kind == "exception" and not f.retryable and counts.get(f.signature(), 0) >= 2:
-            return f
-    return None
+    return next((f for f in faults if f.kind == "exception" and not f.retryable and _count(job, f) >= 2), None)
 
 
 def _repeated(job: Job, faults: tuple[FaultReport, ...]) -> FaultReport | None:
-    counts = dict(job.repeats)
-    for f in faults:
-        if counts.get(f.signature(), 0) > IDENTICAL_LIMIT:
-            return f
-    return None
+    return next((f for f in faults if _count(job, f) > IDENTICAL_LIMIT), None)
 
 
 def _pause(job: Job, facts: Facts, now: float) -> Decision:
     """Open the next generation: interrupt the living, replace the dead."""
-    assert job.incident is not None
+    incident = job.incident
+    assert incident is not None
     here = current(job, facts)
     dead = sorted(
-        {f.rank for f in job.incident.faults if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
+        {f.rank for f in incident.faults if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
         | {r for r, f in here.items() if f.stage is Stage.EXITED}
     )
     if job.phase is Phase.PAUSING and not dead:
@@ -351,7 +364,8 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     retries = job.retries_at[1] + 1 if job.retries_at[0] == step else 1
     job = replace(job, retries_at=(step, retries))
     if not dead and retries > RETRY_LIMIT:
-        dead = sorted({f.rank for f in job.incident.faults if job.incarnations[f.rank] == f.incarnation})
+        suspects = [f for f in incident.faults if job.incarnations[f.rank] == f.incarnation]
+        dead = [f.rank for f in sorted(suspects, key=lambda f: f.retryable == "communication")][:1]
     policy, why = _choose(job, tuple(dead))
     if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE):
         return _restart(job, now, why)
@@ -365,7 +379,7 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         restarts_used=job.restarts_used + len(dead),
         agreement=None,
         deadline=now + job.limits.pause_s + job.limits.steps_s,
-        incident=job.incident.decided(policy.value, why),
+        incident=incident.decided(policy.value, why),
     )
     return Decision(new, (why,))
 
@@ -409,9 +423,21 @@ def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
             return _pause_is_late(job, facts, now)
         case Phase.FORMING:
             late = [r for r in range(job.world_size) if r not in here or not _ready(here[r], job.generation)]
-            # One that is stuck keeps all the others from forming. Who is to blame shows at the fence of the next try.
-            return _on_faults(job, facts, _late(job, here, late, "stall", "did not join the new group in time"), now)
+            return _on_faults(job, facts, _form_is_late(job, here, late), now)
     return Decision(replace(job, deadline=None))
+
+
+def _form_is_late(job: Job, here: Facts, late: list[int]) -> tuple[FaultReport, ...]:
+    """One that is stuck keeps all others from forming. Who is to blame shows at the fence of the next try.
+
+    A parked process does not go to the fence; one that has now been called twice in vain is given up.
+    """
+    text = "did not join the new group in time"
+    called = {(f.rank, f.incarnation) for f in job.incident.faults if f.kind == "stall"} if job.incident else set()
+    deaf = [r for r in late if r in here and here[r].stage is Stage.PARKED and (r, here[r].incarnation) in called]
+    if deaf:
+        return _late(job, here, deaf, "hang", text)
+    return _late(job, here, late, "stall", text)
 
 
 def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
@@ -432,7 +458,7 @@ def _late(job: Job, here: Facts, ranks: list[int], kind: str, text: str) -> tupl
     def fault(r: int) -> FaultReport:
         step = here[r].progress.step if r in here else -1
         echo = "communication" if kind == "stall" else ""
-        return FaultReport(kind, r, job.incarnations[r], step=step, text=text, retryable=echo, at=-2.0)
+        return FaultReport(kind, r, job.incarnations[r], step=step, text=text, retryable=echo, at=LATE_AT)
 
     return tuple(fault(r) for r in ranks)
 
@@ -450,9 +476,8 @@ def _restart(job: Job, now: float, why: str) -> Decision:
     root = job.incident.root_cause
     if job.restarts_used >= job.limits.max_restarts:
         return _fail(job, now, root, f"{why}; the limit of {job.limits.max_restarts} restarts is used up")
-    counts = dict(job.repeats)
-    worst = max(job.incident.faults, key=lambda f: counts.get(f.signature(), 0))
-    if counts.get(worst.signature(), 0) >= IDENTICAL_LIMIT:
+    worst = max(job.incident.faults, key=lambda f: _count(job, f))
+    if _count(job, worst) >= IDENTICAL_LIMIT:
         return _fail(job, now, worst, f"the same failure {IDENTICAL_LIMIT} times with no progress")
     text = f"{why}; restarting all {job.world_size} ranks"
     new = replace(

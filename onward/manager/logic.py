@@ -170,6 +170,8 @@ class ManagerLogic:
             return None
         if any(f.generation != job.generation for f in members.values()):
             return None
+        if job.phase is Phase.RUNNING and all(f.stage is Stage.DONE for f in members.values()):
+            return None
         progress = {r: f.progress for r, f in members.items()}
         if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
             last = max(p.launched for p in progress.values())

@@ -276,8 +276,9 @@ class Promises:
             return
         if "used up" in job.reason and s.max_restarts < 100:
             return
-        same = sum(f.kind not in CONTROL for f in fired)
-        if ("times with no progress" in job.reason or "same error" in job.reason) and same >= 2:
+        if "times with no progress" in job.reason and self._rank_faults() >= IDENTICAL_LIMIT:
+            return
+        if "same error" in job.reason and sum(f.kind == "raise-once" for f in fired) >= 2:
             return
         self._broken(3, f"the job failed although it need not have: {job.reason}")
 

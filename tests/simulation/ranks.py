@@ -103,6 +103,7 @@ class RankProcess:
         self.tx = Transaction(self)
         self.scope = Scope.SETUP
         self.committed = 0  # furthest step this process told its user about
+        self.passed = 0  # steps whose block it has come out of, really or for show
         self.received = 0  # step of the state it was last given
         self.left_loop = False
         self._spare = True
@@ -410,7 +411,6 @@ class RankProcess:
 
     def _finish(self) -> Thread:
         self.page.section = 1
-        self.tx.begun = self.tx.step
         self._report(Stage.DONE)
         self.at("done")
         number = self.membership.generation
@@ -425,7 +425,6 @@ class RankProcess:
     def _step(self, k: int) -> Thread:
         w = self.world
         self.tx.begin()
-        self.tx.begun = k
         self.scope = Scope.STEP
         self._step_started = self.page.progress_at = w.now
         try:
@@ -506,7 +505,7 @@ class RankProcess:
 
     def _committed(self, k: int) -> None:
         self.world.promises.on_commit(self, k)
-        self.committed = k + 1
+        self.committed = self.passed = k + 1
         self.page.step = self.tx.step
         self.page.step_s = self.world.now - self._step_started
         self.page.progress_at = self.world.now
@@ -537,6 +536,8 @@ class RankProcess:
         page.launched_at, page.progress_at = 0.0, self.world.now
         if op.failed:
             raise Unwound
+        if self.tx.open:
+            self.tx.begun = self.tx.step  # everybody is in this block, so nobody is in what came before it
         return op.result
 
     def _collective_between(self) -> Thread:
@@ -603,12 +604,13 @@ class RankProcess:
         """Enter; a rank that never got past its last step runs the block for show, to reach the code after it."""
         form = order.form
         assert form is not None
-        if form.part != "receive" or form.step < 1 or self.tx.begun >= form.step:
+        if max(self.passed, self.tx.begun) >= form.step:
             return (yield from self._enter(order))
         self._results, self._replay = [], []
         yield self.world.lag(self.world.scenario.forward_s)
         entered = yield from self._enter(order)
         if entered:
+            self.passed = form.step
             yield from self._after_block()
         return entered
 

@@ -121,6 +121,9 @@ def draw(rng: Random) -> Scenario:
     hanging = [f for f in s.faults if f.kind == "hang"]
     for fault in hanging[1:]:
         fault.kind = "stop"  # if every rank computes for ever nobody waits, and nobody can tell it from hard work
+    if not s.library:
+        for fault in s.faults:
+            fault.kind = "kill" if fault.kind in ("stop", "hang") else fault.kind  # nothing shows that these live
     return s
 
 

@@ -134,7 +134,7 @@ class Transaction:
 
     @property
     def begun(self) -> int:
-        """The last step whose block this rank began, in this process or in one before it."""
+        """The last step whose block every rank has begun, as far as this rank's processes have seen."""
         return self._begun.get(self._where, -1)
 
     @begun.setter

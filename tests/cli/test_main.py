@@ -1,0 +1,62 @@
+"""The verbs: what is known, what is meant, and what is said about the rest."""
+
+from __future__ import annotations
+
+import pytest
+from onward.cli.main import commands, main
+
+from onward import __version__
+
+
+def test_help_lists_every_verb_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for verb in ("run", "demo", "chaos", "ps", "status", "manager", "version"):
+        assert f"\n  {verb} " in text
+    assert "128+n" in text
+    assert "the job failed" in text
+
+
+def test_no_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: onward" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("stauts", "status"), ("demmo", "demo"), ("rn", "run"), ("chaso", "chaos"), ("mangaer", "manager")]
+)
+def test_an_unknown_verb_gets_a_did_you_mean(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([typed]) == 2
+    assert f"did you mean onward {meant}?" in capsys.readouterr().err
+
+
+def test_a_script_in_place_of_a_verb_is_told_how_to_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train.py", "--lr", "1"]) == 2
+    assert "write: onward run train.py" in capsys.readouterr().err
+
+
+def test_a_verb_like_nothing_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xyzzy"]) == 2
+    assert "the commands are run, demo, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", sorted(set(commands.commands) - {"run"}))
+def test_every_verb_has_help_and_refuses_an_unknown_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert f"Usage: onward {verb}" in capsys.readouterr().out
+    assert main([verb, "--no-such-option"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("onward: ")
+    assert "--no-such-option" in captured.err
+
+
+def test_run_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    assert "--nproc-per-node" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
+    assert capsys.readouterr().out == f"onward {__version__}\n"

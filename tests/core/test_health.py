@@ -1,0 +1,166 @@
+"""Who is hung: named by what all ranks show at once, never where slowness is legal, never when all are equal."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.core.facts import Progress
+from onward.core.health import limit_s, suspect
+
+LIMIT = 2.0
+
+
+def waits(s: float, launched: int = 5) -> Progress:
+    return Progress(step=3, launched=launched, pending_s=s, idle_s=s)
+
+
+def works(idle: float, launched: int = 4, beat: float = 0.0) -> Progress:
+    """In user code: no collective under way."""
+    return Progress(step=3, launched=launched, idle_s=idle, beat_s=beat)
+
+
+# ------------------------------------------------------------------------------------------------ the limit
+
+
+def test_until_three_steps_are_seen_the_limit_is_generous() -> None:
+    assert limit_s([], 0.7, 120.0) == 120.0
+    assert limit_s([0.1, 0.1], 0.7, 120.0) == 120.0
+
+
+def test_the_limit_is_a_few_step_times_but_never_below_the_floor() -> None:
+    assert limit_s([0.01] * 5, 0.7, 120.0) == 0.7
+    assert limit_s([1.0] * 5, 0.7, 120.0) == 3.0
+
+
+def test_one_slow_step_that_was_legal_raises_the_limit() -> None:
+    assert limit_s([0.1, 0.1, 0.1, 10.0], 0.7, 120.0) == 15.0
+
+
+@given(st.lists(st.floats(0.001, 100.0), min_size=3, max_size=64), st.floats(0.1, 10.0))
+def test_a_step_as_long_as_any_seen_is_never_over_the_limit(times: list[float], floor: float) -> None:
+    limit = limit_s(times, floor, 120.0)
+    assert limit >= floor
+    assert limit > max(times)
+
+
+# ------------------------------------------------------------------------------------------------ the guilty
+
+
+def test_the_rank_that_never_entered_the_collective_is_named() -> None:
+    found = suspect({0: waits(3.0), 1: works(3.2), 2: waits(3.0)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (1,)
+    assert found.certain
+    assert "rank 0, 2 waited 3.00 s in collective 5" in found.why
+    assert "rank 1 entered only 4" in found.why
+
+
+def test_two_that_stay_away_are_both_named() -> None:
+    found = suspect({0: waits(3.0), 1: works(3.2), 2: works(3.1)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (1, 2)
+
+
+def test_suspicion_comes_before_certainty_so_that_stacks_can_be_taken() -> None:
+    found = suspect({0: waits(1.2), 1: works(1.2)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (1,)
+    assert not found.certain
+
+
+def test_a_short_wait_is_nobodys_fault() -> None:
+    assert suspect({0: waits(0.9), 1: works(5.0)}, LIMIT) is None
+
+
+def test_one_that_has_just_moved_is_late_not_hung() -> None:
+    assert suspect({0: waits(60.0), 1: works(0.1)}, LIMIT) is None
+
+
+def test_a_stopped_process_is_told_from_a_busy_one() -> None:
+    silent = suspect({0: waits(3.0), 1: works(3.0, beat=2.9)}, LIMIT)
+    busy = suspect({0: waits(3.0), 1: works(3.0, beat=0.05)}, LIMIT)
+    assert silent is not None
+    assert busy is not None
+    assert "silent for 2.9 s" in silent.why
+    assert "its process answers" in busy.why
+
+
+def test_one_silent_inside_the_collective_is_named() -> None:
+    frozen = Progress(step=3, launched=5, pending_s=3.0, idle_s=3.0, beat_s=2.9)
+    found = suspect({0: waits(3.0), 1: frozen, 2: waits(3.0)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (1,)
+    assert "no life" in found.why
+
+
+def test_one_that_is_not_at_the_gate_where_the_others_wait() -> None:
+    gate = Progress(step=3, launched=5, idle_s=3.0, gate=True)
+    found = suspect({0: gate, 1: works(3.0, launched=5), 2: gate}, LIMIT)
+    assert found is not None
+    assert found.ranks == (1,)
+    assert "at the gate" in found.why
+
+
+def test_a_stall_of_all_accuses_nobody() -> None:
+    found = suspect({0: waits(3.0), 1: waits(3.1), 2: waits(2.9)}, LIMIT)
+    assert found is not None
+    assert found.ranks == ()
+    assert found.certain
+
+
+# ------------------------------------------------------------------------------------------------ the innocent
+
+
+def test_in_a_section_slowness_is_legal() -> None:
+    evaluating = Progress(step=3, launched=4, idle_s=100.0, section=True)
+    assert suspect({0: waits(100.0), 1: evaluating}, LIMIT) is None
+
+
+def test_nobody_waits_nobody_is_asked() -> None:
+    assert suspect({0: works(100.0), 1: works(100.0)}, LIMIT) is None
+
+
+def test_no_ranks() -> None:
+    assert suspect({}, LIMIT) is None
+
+
+numbers = st.floats(0.0, 1000.0)
+progress = st.builds(
+    Progress,
+    step=st.integers(-1, 100),
+    launched=st.integers(0, 5),
+    pending_s=st.just(0.0) | numbers,
+    beat_s=numbers,
+    idle_s=numbers,
+    section=st.booleans(),
+    step_s=numbers,
+    gate=st.booleans(),
+)
+
+
+@given(progress, st.integers(1, 8), st.floats(0.1, 100.0))
+def test_a_uniform_run_is_never_accused(p: Progress, n: int, limit: float) -> None:
+    found = suspect(dict.fromkeys(range(n), p), limit)
+    assert found is None or found.ranks == ()
+
+
+@given(st.dictionaries(st.integers(0, 7), progress, max_size=8), st.floats(0.1, 100.0))
+def test_any_picture_gets_an_answer_and_the_foremost_are_never_named_for_being_behind(
+    ranks: dict[int, Progress], limit: float
+) -> None:
+    found = suspect(ranks, limit)
+    if found is None:
+        return
+    assert found.why
+    assert set(found.ranks) < set(ranks) or not found.ranks, "somebody must be left who was held up"
+    for r in found.ranks:
+        assert ranks[r].idle_s >= limit / 2 or ranks[r].beat_s > limit, "who has just moved is not accused"
+
+
+@given(st.dictionaries(st.integers(0, 7), progress, min_size=1, max_size=8), st.floats(0.1, 100.0), st.integers(0, 7))
+def test_one_rank_in_a_section_silences_the_question(
+    ranks: dict[int, Progress], limit: float, who: int
+) -> None:
+    busy = Progress(step=3, launched=1, idle_s=1000.0, section=True)
+    assert suspect({**ranks, who: busy}, limit) is None

@@ -1,0 +1,89 @@
+"""Real jobs with real torch: start them, read their own account, and compare what they computed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 240
+
+
+@dataclass
+class Result:
+    """What a finished run said and left behind."""
+
+    code: int
+    out: str
+    err: str
+    outcome: dict[str, Any] = field(default_factory=dict)
+    digest: str = ""
+
+    @property
+    def incidents(self) -> list[dict[str, Any]]:
+        return self.outcome["incidents"]
+
+    def pids(self, rank: int) -> list[int]:
+        return self.outcome["pids"][str(rank)]
+
+    def policies(self) -> list[str]:
+        return [i["policy"] for i in self.incidents]
+
+
+class Jobs:
+    """Starts jobs, and keeps one fault-free reference of each kind for the whole session."""
+
+    def __init__(self, tmp: Path) -> None:
+        self._tmp = tmp
+        self._count = 0
+        self._references: dict[tuple[str, int, tuple[str, ...]], Result] = {}
+
+    def run(
+        self, script: str, *args: str, nproc: int = 4, chaos: list[str] | None = None, flags: list[str] | None = None
+    ) -> Result:
+        self._count += 1
+        digest = str(self._tmp / f"run{self._count}")
+        command = [sys.executable, "-m", "onward.cli.main", "run", "-o", "json", "--nproc-per-node", str(nproc)]
+        command += ["--log-dir", str(self._tmp / f"logs{self._count}"), *(flags or [])]
+        for spec in chaos or []:
+            command += ["--chaos", spec]
+        command += [str(ROOT / script), *args, "--digest", digest]
+        p = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
+        try:
+            outcome = json.loads(p.stdout[p.stdout.index("\n{") + 1 if "\n{" in p.stdout else p.stdout.index("{") :])
+        except ValueError:
+            outcome = {}
+        return Result(p.returncode, p.stdout, p.stderr, outcome, digest)
+
+    def reference(self, script: str, *args: str, nproc: int = 4) -> Result:
+        key = (script, nproc, args)
+        if key not in self._references:
+            result = self.run(script, *args, nproc=nproc)
+            assert result.code == 0, result.err
+            assert not result.incidents
+            self._references[key] = result
+        return self._references[key]
+
+    def same_state(self, a: Result, b: Result) -> None:
+        """Every tensor, number and random stream of every rank is equal, by a script that knows nothing of onward."""
+        p = subprocess.run(
+            [sys.executable, str(ROOT / "examples/digest.py"), a.digest, b.digest],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={k: v for k, v in os.environ.items() if not k.startswith("ONWARD")},
+        )
+        assert p.returncode == 0, p.stdout[-2000:] + p.stderr
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    return Jobs(tmp_path_factory.mktemp("jobs"))

@@ -1,0 +1,64 @@
+"""Ordinary scripts: ten run unchanged and compute what torchrun computes; five converted ones survive a kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.torch
+PLAIN = sorted(p.name for p in (ROOT / "tests/scripts/plain").glob("*.py") if p.name != "digest_out.py")
+CONVERTED = sorted(p.name for p in (ROOT / "tests/scripts/converted").glob("*.py") if p.name != "digest_out.py")
+
+
+def test_there_are_ten_and_five():
+    assert len(PLAIN) == 10
+    assert len(CONVERTED) == 5
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_torchrun_script_runs_unchanged(jobs, tmp_path, name):
+    script = f"tests/scripts/plain/{name}"
+    ours = jobs.run(script, "--steps", "8", nproc=2)
+    assert ours.code == 0, ours.err[-3000:]
+    digest = str(tmp_path / "torchrun")
+    command = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node", "2"]
+    command += [str(ROOT / script), "--steps", "8", "--digest", digest]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, capture_output=True, timeout=240, env=env)
+    jobs.same_state(type(ours)(0, "", "", {}, digest), ours)
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+@pytest.mark.parametrize("fault", ["rank=2,step=12,at=forward", "rank=0,step=13,at=optimizer", "rank=1,step=9,at=end"])
+def test_a_converted_script_survives_a_kill(jobs, name, fault):
+    script, steps = f"tests/scripts/converted/{name}", ("--steps", "20")
+    result = jobs.run(script, *steps, chaos=[f"kind=kill,{fault}"])
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place"]
+    assert result.outcome["steps_lost"] == 0
+    jobs.same_state(jobs.reference(script, *steps), result)
+
+
+@pytest.mark.parametrize("fault", ["kind=kill,rank=2", "kind=kill,rank=0", "kind=drop-connections,rank=1"])
+def test_a_fault_inside_an_evaluation(jobs, fault):
+    """After step 10 the script evaluates with collectives of its own: the first of them is where the fault strikes."""
+    script, steps = "tests/scripts/converted/eval_collectives.py", ("--steps", "20")
+    result = jobs.run(script, *steps, chaos=[f"{fault},step=10,at=collective"])
+    assert result.code == 0, result.err[-3000:]
+    assert len(result.incidents) == 1
+    jobs.same_state(jobs.reference(script, *steps), result)
+
+
+def test_the_library_changes_no_number(jobs, tmp_path):
+    """The converted script and its plain twin under torchrun end in the same state."""
+    ours = jobs.reference("tests/scripts/converted/batchnorm.py", "--steps", "8", nproc=2)
+    digest = str(tmp_path / "torchrun")
+    command = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node", "2"]
+    command += [str(ROOT / "tests/scripts/plain/batchnorm.py"), "--steps", "8", "--digest", digest]
+    subprocess.run(command, check=True, capture_output=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    jobs.same_state(type(ours)(0, "", "", {}, digest), ours)
