@@ -7,6 +7,7 @@ process numbers. The file names the agent's socket and holds the token, so it is
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -41,7 +42,10 @@ class ControlFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def bases() -> list[Path]:
     """Where run directories are made, best first."""
-    return [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    found = [Path("/dev/shm")]
+    with contextlib.suppress(OSError):  # there may be no directory for temporary files at all
+        found.append(Path(tempfile.gettempdir()))
+    return found
 
 
 def publish(run_dir: Path, entry: ControlFile) -> int:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 LIMIT_S = 3.0
+helpers: set[int] = set()  # pids of py-spy at work: theirs is an exit status that asyncio waits for
 
 
 def _py_spy() -> str | None:
@@ -20,20 +21,30 @@ async def stacks(pid: int) -> str:
     """The stacks of all threads of `pid`, and where they come from."""
     tool = _py_spy()
     if tool is not None:
-        command = [tool, "dump", "--pid", str(pid), "--nonblocking"]
         try:
-            p = await asyncio.create_subprocess_exec(
-                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-            )
-            out, _ = await asyncio.wait_for(p.communicate(), LIMIT_S)
-            if p.returncode == 0 and out:
-                return f"stacks of pid {pid}, by py-spy:\n{out.decode(errors='replace')}"
-        except asyncio.TimeoutError:
-            p.kill()
-            await p.wait()
+            out = await _ask(tool, "dump", "--pid", str(pid), "--nonblocking")
         except OSError:
-            pass
+            out = b""
+        if out:
+            return f"stacks of pid {pid}, by py-spy:\n{out.decode(errors='replace')}"
     return f"state of pid {pid}, by /proc (py-spy is not installed or gave no answer):\n{from_proc(pid)}"
+
+
+async def _ask(*command: str) -> bytes:
+    """What the command prints; nothing when it fails or takes too long."""
+    p = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    helpers.add(p.pid)
+    try:
+        out, _ = await asyncio.wait_for(p.communicate(), LIMIT_S)
+        return out if p.returncode == 0 else b""
+    except asyncio.TimeoutError:
+        p.kill()
+        await p.wait()
+        return b""
+    finally:
+        helpers.discard(p.pid)
 
 
 def from_proc(pid: int) -> str:

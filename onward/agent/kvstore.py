@@ -30,11 +30,7 @@ class GenerationStore:
                 self._waiting.setdefault(q.key, []).append((process, q.id))
                 return []
             case "add":
-                number = int(self._values.get(q.key, b"0")) + q.amount
-                return [
-                    (process, StoreReply(id=q.id, number=number)),
-                    *self._put(q.key, str(number).encode()),
-                ]
+                return self._add(process, q)
             case "check":
                 return [(process, StoreReply(id=q.id, number=int(q.key in self._values)))]
             case "delete":
@@ -49,6 +45,15 @@ class GenerationStore:
             case "arrive":
                 return self._arrive(process, q)
         return [(process, StoreReply(id=q.id, error=f"unknown store operation {q.op}"))]
+
+    def _add(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
+        try:
+            number = int(self._values.get(q.key, b"0")) + q.amount
+        except ValueError:
+            return [(process, StoreReply(id=q.id, error=f"cannot add to {q.key!r}: its value is not a number"))]
+        if not -(1 << 63) <= number < 1 << 63:
+            return [(process, StoreReply(id=q.id, error=f"cannot add to {q.key!r}: out of range"))]
+        return [(process, StoreReply(id=q.id, number=number)), *self._put(q.key, str(number).encode())]
 
     def _put(self, key: str, value: bytes) -> list[tuple[int, StoreReply]]:
         """Store a value; the answers are those that waited for it."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -29,7 +29,7 @@ from onward.agent.logic import AgentLogic, AgentSettings, Effect, KillProcess, P
 from onward.agent.logs import Follower, tail, user_directory
 from onward.agent.obituary import Obituaries
 from onward.agent.observer import Diary, JobView, Observer, Outcome, RankView
-from onward.agent.processes import MARK, Child, become_reaper, kill_tree, reap_orphans, run_module
+from onward.agent.processes import MARK, Child, become_reaper, die_with, disown, kill_tree, reap_orphans, run_module
 from onward.agent.rank import RankSpec
 from onward.agent.settings import RunSettings, Streams
 from onward.agent.tally import Tally
@@ -61,6 +61,12 @@ TICK_S = 0.05
 FACTS_S = 0.1
 GREETING_S = 5.0
 ONE_SIGNAL_S = 0.5
+LONGEST_BASE = 80  # the path of a unix socket must fit into 108 bytes
+HINT = (
+    "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
+    "that failed add: run = onward.init(), run.protect(model=model, optimizer=optimizer), and train in "
+    "`for step in run.steps(n): with step:`"
+)
 
 
 class Launcher:
@@ -86,6 +92,8 @@ class Launcher:
         self._warm: WarmParent | None = None
         self._stop_signal = 0
         self._stopped_at = 0.0
+        self._strangers: set[int] = set()  # children that we do not know yet
+        self._starting = 0  # processes that may be forked already and are not known yet
         self._sent_at = 0.0
         self._started_at = time.monotonic()
         self._done = asyncio.Event()
@@ -100,6 +108,7 @@ class Launcher:
         self.witness = Witness()
         for injection in injections:
             self.witness.expect(injection)
+        self._hinted = False
         self.refused = 0  # connections that were not a rank's
 
     # ------------------------------------------------------------------------------------------ life
@@ -108,8 +117,8 @@ class Launcher:
         """Run the job to its end and leave nothing behind."""
         s = self.settings
         become_reaper()
-        self.run_dir = _private_directory()
         self.log_dir = _log_directory(s.log_dir, self.name)
+        self.run_dir = _private_directory()
         self.observer = Diary(self.observer, self.log_dir / "events.log")
         try:
             self._make_logic()
@@ -169,7 +178,7 @@ class Launcher:
     def _start_guard(self) -> None:
         command = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py"))]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        Child(self._guard.pid, self._on_guard_exit)
+        Child(disown(self._guard), self._on_guard_exit)
 
     def _on_guard_exit(self, code: int) -> None:
         if not self._done.is_set():
@@ -261,9 +270,9 @@ class Launcher:
         }
         command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())
         env = {**os.environ, "ONWARD_TOKEN": self._token.hex()}
-        with open(self.log_dir / "manager.log", "ab") as said:
+        with _appending(self.log_dir / "manager.log") as said:
             p = subprocess.Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-        self._manager = Child(p.pid, self._on_manager_exit)
+        self._manager = Child(disown(p), self._on_manager_exit)
 
     @property
     def manager_pid(self) -> int:
@@ -297,6 +306,7 @@ class Launcher:
     def _on_manager(self, message: object) -> None:
         match message:
             case Orders():
+                self._say_what_is_missed(message)
                 for order in message.ranks:
                     if order.want == "form" and order.form is not None and order.generation == message.generation:
                         self._tally.agreed(order.form.step)
@@ -308,6 +318,12 @@ class Launcher:
                 self._on_incident(message.incident, message.open)
             case CaptureStacks():
                 self._spawn(self._capture(message))
+
+    def _say_what_is_missed(self, orders: Orders) -> None:
+        attached = any(self.logic.processes[n].attached for n in self.logic.current.values())
+        if orders.attempt > 0 and not attached and not self._hinted:
+            self._hinted = True
+            self.observer.note(HINT)
 
     def _on_incident(self, incident: Incident, is_open: bool) -> None:
         self.witness.faulted(incident.faults)
@@ -378,12 +394,15 @@ class Launcher:
         p = self.logic.processes.get(effect.process)
         if p is None:
             return
+        self._starting += 1
         try:
             pid = await self._make_process(p)
         except OSError as e:
             self.observer.note(f"rank {p.rank}: could not start a process: {e}")
             self._apply(self.logic.on_exit(p.number, 71))
             return
+        finally:
+            self._starting -= 1
         self.logic.on_started(p.number, pid)
         self._tell_guard(f"+{pid} {self._mark(p.number)}\n")
         number = p.number
@@ -524,8 +543,9 @@ class Launcher:
             if self.logic.changed or time.monotonic() - self._sent_at >= FACTS_S:
                 self._send_facts()
             known = {c.pid for c in self._children.values()} | {self.manager_pid}
-            known |= {self._guard.pid if self._guard else 0, self._warm.pid if self._warm else 0}
-            reap_orphans(known)
+            known |= {self._guard.pid if self._guard else 0, self._warm.pid if self._warm else 0} | evidence.helpers
+            if not self._starting:
+                self._strangers = reap_orphans(known, self._strangers)
             self.observer.status(self.view())
 
     def _own_chaos(self) -> None:
@@ -683,6 +703,8 @@ class Launcher:
         self._count()
         view, orders = self.view(), self.logic.orders
         self.observer.status(view)
+        for missing in self.witness.unseen() if not self._stop_signal else []:
+            self.observer.note(f"injected fault: {missing}")
         exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
         phase = orders.phase if orders is not None else "Failed"
         root = orders.root_cause if orders is not None else None
@@ -711,6 +733,8 @@ class Launcher:
             others=self._obituaries.others(ended),
             pids={rank: tuple(pids) for rank, pids in sorted(self._obituaries.pids.items())},
             chaos=self.witness.fired,
+            refused=self.refused,
+            dropped=self.logic.dropped,
         )
 
 
@@ -718,37 +742,49 @@ def _how(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
+def _appending(path: Path) -> BinaryIO:
+    """Open for more, or for nothing when the directory is gone: what stands there is not worth a job."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")
+
+
 def _private_directory() -> Path:
     """A directory that only we can read, in shared memory where there is some."""
-    for base in ("/dev/shm", tempfile.gettempdir()):
+    for base in control.bases():
         try:
-            usage = shutil.disk_usage(base)
-            if usage.free >= 16 << 20:
-                return Path(tempfile.mkdtemp(prefix="onward-", dir=base))
+            if shutil.disk_usage(base).free >= 16 << 20 and len(str(base)) <= LONGEST_BASE:
+                return Path(tempfile.mkdtemp(prefix=control.PREFIX, dir=base))
         except OSError:
             continue
-    raise OnwardError("neither /dev/shm nor the temporary directory has 16 MB free; free some space and try again")
+    tried = " nor ".join(str(base) for base in control.bases())
+    raise OnwardError(
+        f"neither {tried} can be used for the sockets and status pages of the ranks: it must be writable, have 16 MB"
+        f" free, and its name at most {LONGEST_BASE} letters; make room there, or set TMPDIR to another directory"
+    )
 
 
 def _log_directory(base: Path | None, job_name: str) -> Path:
     """A new directory for every run, as with torchrun: an earlier run's logs and journal are not this one's."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path(tempfile.mkdtemp(prefix=f"{job_name}-{stamp}-", dir=base if base is not None else user_directory()))
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{job_name}-{stamp}-", dir=base if base is not None else user_directory()))
+    except OSError as e:
+        raise OnwardError(f"no place for the logs ({e}); give a directory with --log-dir") from e
 
 
 def _cold_start(spec: RankSpec) -> int:
     if spec.launch == "program":
         return _start_program(spec)
-    command = run_module("onward.agent.rank", msgspec.json.encode(spec).decode())
-    env = {**spec.env, "PYTHONPATH": os.pathsep.join(filter(None, [spec.env.get("PYTHONPATH", "")]))}
-    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL).pid
+    # Everybody on the machine can read a command line, so the environment, with its secrets, is not in it.
+    command = run_module("onward.agent.rank", msgspec.structs.replace(spec, env={}).packed().decode())
+    return disown(subprocess.Popen(command, env=spec.env, stdin=subprocess.DEVNULL))
 
 
 def _start_program(spec: RankSpec) -> int:
-    from onward.agent.processes import die_with
-
     with open(spec.out, "ab") as out, open(spec.err, "ab") as err:
-        return subprocess.Popen(
+        p = subprocess.Popen(
             [spec.script, *spec.args],
             env=spec.env,
             stdin=subprocess.DEVNULL,
@@ -756,4 +792,5 @@ def _start_program(spec: RankSpec) -> int:
             stderr=err,
             start_new_session=True,
             preexec_fn=lambda: die_with(spec.parent),
-        ).pid
+        )
+    return disown(p)

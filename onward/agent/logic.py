@@ -133,7 +133,6 @@ class AgentLogic:
         self._stores: dict[int, GenerationStore] = {}
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
         self._spare_tries: dict[int, int] = {}
-        self._early: dict[int, list[StoreRequest]] = {}
         self.changed = True
 
     # ------------------------------------------------------------------------------------------ orders
@@ -319,9 +318,10 @@ class AgentLogic:
 
     def _on_store(self, p: Process, q: StoreRequest) -> list[Effect]:
         now = self.orders.generation if self.orders is not None else 0
-        if q.generation < now or p.spare:
+        if q.generation != now or p.spare:
             self.dropped += 1
-            return [SendRank(p.number, StoreReply(id=q.id, error=f"generation {q.generation} is over"))]
+            state = "over" if q.generation < now else "not the current one"
+            return [SendRank(p.number, StoreReply(id=q.id, error=f"generation {q.generation} is {state}"))]
         store = self._stores.get(q.generation)
         if store is None:
             self._stores = {q.generation: GenerationStore(q.generation, self.settings.world_size)}

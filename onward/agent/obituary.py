@@ -49,6 +49,8 @@ class Obituaries:
         return self._ended.get((fault.rank, fault.incarnation)) if fault is not None else None
 
     def others(self, ended: Ended | None) -> tuple[Ended, ...]:
-        """What else failed in the last attempt that had failures."""
-        last = self._failed.get(max(self._failed, default=0), [])
-        return tuple(e for e in last if e is not ended)
+        """How other ranks failed in the last attempt that had failures, each the first time."""
+        first: dict[int, Ended] = {}
+        for e in self._failed.get(max(self._failed, default=0), []):
+            first.setdefault(e.rank, e)
+        return tuple(e for e in first.values() if ended is None or e.rank != ended.rank)

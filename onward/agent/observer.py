@@ -55,6 +55,8 @@ class Outcome:
     others: tuple[Ended, ...] = ()  # further processes that failed in the last attempt, and were not ended by us
     pids: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by rank, every process it has had
     chaos: list[Fired] = field(default_factory=list)
+    refused: int = 0  # connections that were not one of this job's processes
+    dropped: int = 0  # messages of the past, or that made no sense
 
 
 class Observer(Protocol):

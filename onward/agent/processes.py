@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ MARK = "ONWARD_PROCESS_MARK"  # in the environment of everything that a rank sta
 
 def run_module(module: str, *args: str) -> list[str]:
     """The command for one of our modules. Unlike `python -m`, it never imports from the current directory."""
-    code = f"import sys; sys.path.pop(0); from {module} import main; main()"
+    code = f"import sys; sys.path[:1] == [''] and sys.path.pop(0); from {module} import main; main()"
     return [sys.executable, "-c", code, *args]
 
 
@@ -103,16 +104,31 @@ def _belonging_to(pid: int, mark: str) -> list[int]:
     return found
 
 
-def reap_orphans(known: set[int]) -> None:
-    """Collect the exit status of adopted children that nobody watches."""
+def children() -> set[int]:
+    """The processes whose parent we are, adopted ones too."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as f:
-            children = [int(p) for p in f.read().split()]
+            return {int(p) for p in f.read().split()}
     except OSError:
-        return
-    for pid in children:
-        if pid not in known:
-            try:
-                os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
+        return set()
+
+
+def reap_orphans(known: set[int], strangers: set[int]) -> set[int]:
+    """Collect the exit status of adopted children that nobody watches. Returns those to be looked at next time.
+
+    A child counts as such when it was a stranger the time before too: a rank that was just forked has still to be
+    introduced, and its exit status must not be lost.
+    """
+    unknown = children() - known
+    for pid in unknown & strangers:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            pass
+    return unknown
+
+
+def disown(p: subprocess.Popen[bytes]) -> int:
+    """The pid of `p`, for a `Child` to watch. Without this, subprocess itself would reap it some time, unnoticed."""
+    p.returncode = 0
+    return p.pid

@@ -5,6 +5,7 @@ Nothing here imports torch; a forked rank already has it.
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import signal
@@ -29,6 +30,14 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     out: str  # log files
     err: str
+
+    def packed(self) -> bytes:
+        """As ASCII. Not by msgspec: an environment and a path may hold any bytes, not only UTF-8."""
+        return json.dumps(msgspec.to_builtins(self)).encode()
+
+    @staticmethod
+    def unpacked(data: bytes | str) -> RankSpec:
+        return msgspec.convert(json.loads(data), RankSpec)
 
 
 def become(spec: RankSpec) -> None:
@@ -138,9 +147,9 @@ def leave(code: int) -> Any:
 
 
 def main() -> None:
-    """A cold rank: the specification comes as an argument."""
-    spec = msgspec.json.decode(sys.argv[1], type=RankSpec)
-    become(spec)
+    """A cold rank: the specification comes as an argument, without the environment, which is ours already."""
+    spec = RankSpec.unpacked(sys.argv[1])
+    become(msgspec.structs.replace(spec, env=dict(os.environ)))
     leave(run_script(spec))
 
 

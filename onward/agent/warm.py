@@ -91,7 +91,7 @@ def main() -> None:
     reader = FrameReader()
     while data := control.recv(1 << 20):
         for body in reader.feed(data):
-            spec = msgspec.json.decode(body, type=RankSpec)
+            spec = RankSpec.unpacked(body)
             answer = _fork(spec, control)
             if answer is None:
                 control.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from onward.agent.processes import Child, run_module
+from onward.agent.processes import Child, children, disown, run_module
 from onward.agent.rank import RankSpec
 from onward.agent.settings import RunSettings
 from onward.agent.warm import Forked, Ready
@@ -21,6 +22,7 @@ from onward.wire.frames import read_frame
 READY_S = 120.0  # importing torch from a cold disk
 FORK_S = 10.0
 TRIES = 5
+WARM = "onward.agent.warm"
 
 
 class WarmParent:
@@ -37,7 +39,7 @@ class WarmParent:
         self._stopped = False
         self._tries = 0
         self._reading: asyncio.Task[None] | None = None
-        self.threads = 0
+        self._announced: set[int] = set()  # every process that was forked for us and that we know of
 
     @property
     def pid(self) -> int:
@@ -46,37 +48,48 @@ class WarmParent:
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
-        command = run_module("onward.agent.warm", str(os.getpid()), self._preload, str(fd))
+        command = run_module(WARM, str(os.getpid()), self._preload, str(fd))
         p = subprocess.Popen(command, pass_fds=[fd], env=self._env, stdin=subprocess.DEVNULL, start_new_session=True)
         theirs.close()
-        self._child = Child(p.pid, self._on_exit)
+        self._child = Child(disown(p), self._on_exit)
         self._ready = asyncio.get_running_loop().create_future()
         self._reading = asyncio.get_running_loop().create_task(self._read(ours))
 
     async def _read(self, sock: socket.socket) -> None:
-        reader, self._writer = await asyncio.open_connection(sock=sock)
+        reader, writer = await asyncio.open_connection(sock=sock)
+        self._writer = writer
         ready, waiting = self._ready, self._waiting
         assert ready is not None
         try:
             first = msgspec.json.decode(await read_frame(reader), type=Ready)
-            self.threads = first.threads
             for problem in first.problems:
                 self._say(problem)
+            if first.threads > 1:
+                return self._do_without(f"has {first.threads} threads after its imports, so it cannot be forked safely")
             if not ready.done():
                 ready.set_result(first)
             self._tries = 0
             while True:
                 answer = msgspec.json.decode(await read_frame(reader), type=Forked)
+                self._announced.add(answer.pid)
                 future = waiting.pop(answer.process, None)
                 if future is not None and not future.done():
                     future.set_result(answer)
         except (WireError, msgspec.MsgspecError):
             pass
         finally:
-            if self._writer is not None:
-                self._writer.close()
+            writer.close()  # not self._writer: that may be the next one's
+
+    def _do_without(self, why: str) -> None:
+        self._say(f"the warm parent {why}; ranks are started cold from now on")
+        if self._ready is not None:
+            self._ready.cancel()
+        self._stopped = True
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)
 
     def _on_exit(self, code: int) -> None:
+        self._end_lost_forks()
         for future in self._waiting.values():
             if not future.done():
                 future.set_result(Forked(0, 0, "the warm parent died"))
@@ -97,21 +110,32 @@ class WarmParent:
             return 0
         try:
             await asyncio.wait_for(asyncio.shield(ready), READY_S)
-        except (asyncio.TimeoutError, asyncio.CancelledError):
+        except asyncio.TimeoutError:
+            return 0
+        except asyncio.CancelledError:
+            if not ready.cancelled():
+                raise  # it is we who are ended
             return 0
         assert self._writer is not None
         future: asyncio.Future[Forked] = asyncio.get_running_loop().create_future()
         self._waiting[spec.process] = future
-        body = msgspec.json.encode(spec)
+        body = spec.packed()
         self._writer.write(len(body).to_bytes(4, "big") + body)
-        try:
-            answer = await asyncio.wait_for(future, FORK_S)
-        except asyncio.TimeoutError:
-            self._waiting.pop(spec.process, None)
-            return 0
+        done, _ = await asyncio.wait({future}, timeout=FORK_S)
+        if not done and self._child is not None:
+            self._child.signal(signal.SIGKILL)  # else it might wake up and fork, besides the one started in its place
+            await asyncio.wait({future}, timeout=FORK_S)
+        answer = future.result() if future.done() else Forked(spec.process, 0, "no answer")
         if answer.error:
             self._say(f"the warm parent could not fork ({answer.error}); starting cold")
         return answer.pid
+
+    def _end_lost_forks(self) -> None:
+        """A rank that was forked and never announced must not run: another is started in its place."""
+        for pid in children() - self._announced:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
+                if WARM.encode() in f.read():
+                    os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         self._stopped = True

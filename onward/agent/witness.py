@@ -17,6 +17,7 @@ from onward.wire.view import Fired
 
 DEADLY = {"kill": -9, "segv": -11, "abort": -6}
 HANGING = ("stop", "sleep-hang", "gil-hang", "endless-loop")
+UNPROVABLE = ("slow",)  # the rank's own word is all there is
 HANG_LOOK_S = 0.3  # between two looks at a process that should do nothing, or nothing but compute
 KEPT_EXITS = 256
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -39,6 +40,18 @@ class Witness:
     @property
     def fired(self) -> list[Fired]:
         return [w.fired for w in self._watched.values() if w.fired is not None]
+
+    def unseen(self) -> list[str]:
+        """What was ordered and has not happened, or was announced and never proved, in words."""
+        missing = []
+        for watch in self._watched.values():
+            i = watch.injection
+            what = f"{i.kind}{f' of rank {i.rank}' if i.rank >= 0 else ''}{f' at step {i.step}' if i.step >= 0 else ''}"
+            if watch.fired is None:
+                missing.append(f"{what} did not happen")
+            elif not watch.fired.proof and i.kind not in UNPROVABLE:
+                missing.append(f"{what} was announced, but nothing shows that it happened")
+        return missing
 
     def next_id(self) -> int:
         return max(self._watched, default=0) + 1

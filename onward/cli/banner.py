@@ -16,6 +16,7 @@ from onward.core.facts import FaultReport
 WIDTH = 88
 TRACEBACK_LINES = 60
 LOG_LINES = 20
+OTHERS = 8  # further failures listed
 START_OF_TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -44,7 +45,7 @@ def root_cause(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any] | N
         "log": _log(ended) if ended is not None else None,
         "reason": outcome.reason,
         "hint": hint(fault, code, error, "\n".join(outcome.root_log), oom_killed),
-        "others": [_other(e) for e in outcome.others],
+        "others": [_other(e) for e in outcome.others[:OTHERS]],
     }
 
 
@@ -73,6 +74,8 @@ def banner(outcome: Outcome, oom_killed: bool = False) -> str:
     if root["others"]:
         lines.append("Other failures of the same attempt:")
         lines += [f"  {text}" for text in root["others"]]
+        left_out = len(outcome.others) - len(root["others"])
+        lines += [f"  and {left_out} more"] if left_out > 0 else []
     lines += ["-" * WIDTH, f"Given up   : {root['reason']}"]
     if root["hint"]:
         lines.append(f"What to do : {root['hint']}")

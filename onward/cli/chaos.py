@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from onward.agent.chaos import OWN_KINDS, parse_chaos
 from onward.agent.control import Control, ControlFile, running_jobs
+from onward.agent.witness import UNPROVABLE
 from onward.cli.jobs import choose
 from onward.cli.story import closing
 from onward.errors import OnwardError, UsageError, WireError
@@ -15,7 +16,6 @@ from onward.wire.view import Fired
 
 POLL_S = 0.05
 INCIDENT_S = 15.0  # how long the end of the incident is waited for, once the fault has happened
-UNPROVABLE = ("slow",)  # the announcement of the rank is all there is
 
 
 def chaos(words: Sequence[str], wait_s: float) -> int:
@@ -63,7 +63,7 @@ def _carry_out(job: ControlFile, control: Control, injections: list[Injection], 
         for i in waiting.values():
             print(f"not seen yet after {wait_s:g} s: {_words(i)}; it stays ordered", flush=True)
         return 1
-    if any(i.kind not in OWN_KINDS and i.kind != "slow" for i in injections):
+    if any(i.kind not in OWN_KINDS and i.kind not in UNPROVABLE for i in injections):
         _tell_incident(control, last_incident)
     return 0
 

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console, Group
-from rich.table import Table
 from rich.text import Text
 
 from onward.agent.control import Control, ControlFile, running_jobs
@@ -15,6 +14,7 @@ from onward.cli.live import header, incident_lines, progress, rank_table, standi
 from onward.cli.report import as_json, incident_object
 from onward.errors import WireError
 from onward.wire.messages import ControlReply
+from onward.wire.view import JobView
 
 PIPE_WIDTH = 120  # where there is no terminal to ask
 
@@ -46,18 +46,20 @@ def ps(output: str) -> int:
     if not rows:
         print("no job of yours is running on this machine")
         return 0
-    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
-    for name in ("JOB", "PID", "PHASE", "RANKS", "STEP", "INCIDENTS", "GOODPUT", "UP", "LOGS"):
-        table.add_column(name, no_wrap=True, overflow="fold" if name == "LOGS" else "ellipsis")
-    for job, reply in rows:
-        view = reply.view if reply is not None else None
-        facts = ["does not answer", str(job.world_size), "-", "-", "-"]
-        if view is not None:
-            step = f"{view.step}/{view.total_steps}" if view.total_steps else str(view.step) if view.library else "-"
-            facts = [view.phase, str(len(view.ranks)), step, str(view.incidents), f"{view.goodput:.1%}"]
-        table.add_row(job.job, str(job.pid), *facts, age(job), job.log_dir)
-    console().print(table, soft_wrap=True)
+    lines: list[tuple[str, ...]] = [("JOB", "PID", "PHASE", "RANKS", "STEP", "INCIDENTS", "GOODPUT", "UP", "LOGS")]
+    lines += [_row(job, reply.view if reply is not None else None) for job, reply in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        print("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip())
     return 0
+
+
+def _row(job: ControlFile, view: JobView | None) -> tuple[str, ...]:
+    if view is None:
+        return (job.job, str(job.pid), "does not answer", str(job.world_size), "-", "-", "-", age(job), job.log_dir)
+    step = f"{view.step}/{view.total_steps}" if view.total_steps else str(view.step) if view.library else "-"
+    facts = (view.phase, str(len(view.ranks)), step, str(view.incidents), f"{view.goodput:.1%}")
+    return (job.job, str(job.pid), *facts, age(job), job.log_dir)
 
 
 def _listed(job: ControlFile, reply: ControlReply | None) -> dict[str, Any]:

@@ -41,6 +41,8 @@ def outcome_object(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any]
         "incidents": [incident_object(i) for i in outcome.incidents],
         "chaos": [asdict(f) for f in outcome.chaos],
         "pids": {str(rank): list(pids) for rank, pids in outcome.pids.items()},
+        "refused": outcome.refused,
+        "dropped": outcome.dropped,
         "root_cause": root_cause(outcome, oom_killed),
         "log_dir": outcome.log_dir,
     }

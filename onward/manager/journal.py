@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -16,14 +17,23 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        records, good = _read(path)
+        records, self._end = _read(path)
         self.last = records[-1] if records else b""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._fd, good)  # a torn tail is cut off, not built upon
-        os.lseek(self._fd, 0, os.SEEK_END)
+        os.ftruncate(self._fd, self._end)  # a torn tail is cut off, not built upon
 
-    def append(self, record: bytes) -> None:
-        os.write(self._fd, _HEAD.pack(len(record), zlib.crc32(record)) + record)
+    def append(self, record: bytes) -> bool:
+        """False when it could not be written, as on a full disk: then the journal ends before it."""
+        data = _HEAD.pack(len(record), zlib.crc32(record)) + record
+        try:
+            if os.pwrite(self._fd, data, self._end) == len(data):
+                self._end += len(data)
+                return True
+        except OSError:
+            pass
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, self._end)
+        return False
 
     def close(self) -> None:
         os.close(self._fd)
@@ -43,7 +53,7 @@ def _read(path: Path) -> tuple[list[bytes], int]:
     while at + _HEAD.size <= len(data):
         size, crc = _HEAD.unpack_from(data, at)
         body = data[at + _HEAD.size : at + _HEAD.size + size]
-        if size > _LIMIT or len(body) < size or zlib.crc32(body) != crc:
+        if not 0 < size <= _LIMIT or len(body) < size or zlib.crc32(body) != crc:
             break
         records.append(body)
         at += _HEAD.size + size

@@ -10,7 +10,7 @@ import msgspec
 
 from onward.core import health
 from onward.core.agreement import Part
-from onward.core.facts import FaultReport, RankFacts, Stage
+from onward.core.facts import FaultReport, Progress, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.policy import Policy
 from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, resumed
@@ -50,6 +50,8 @@ class ManagerLogic:
         self._last_step: dict[int, int] = {}
         self._captured: set[tuple[int, int]] = set()
         self._accused: dict[int, FaultReport] = {}
+        self._going: tuple[Phase, int] | None = None  # (phase, generation)
+        self._going_since = 0.0
         self._told_at: dict[int, float] = {}  # node -> when it was last sent orders
         self.changed_job = False
 
@@ -113,7 +115,7 @@ class ManagerLogic:
             return
         self._look_for_hangs(now)
         facts = {
-            r: replace(f, fault=self._accused[r]) if r in self._accused and f.alive and f.fault is None else f
+            r: replace(f, fault=self._accused[r]) if r in self._accused and not f.exit_code and f.fault is None else f
             for r, f in self.facts.items()
         }
         steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
@@ -152,34 +154,44 @@ class ManagerLogic:
         for f in here.values():
             if f.library and f.alive and f.progress.beat_s > self.settings.hang_first_s:
                 self._accuse(f, "hang", f"its process has shown no life for {f.progress.beat_s:.1f} s", now)
-        found = self._suspicion(job, here)
+        found = self._suspicion(job, here, now)
         if found is None:
             return
         self._ask_for_stacks([here[r] for r in found.ranks])
         if not found.certain:
             return
         for r in found.ranks:
-            self._accuse(here[r], "hang", found.why, now)
+            self._accuse(here[r], "hang" if here[r].alive else "exit", found.why, now)
         if not found.ranks:
             self._accuse(here[min(here)], "stall", found.why, now, retryable="communication")
 
-    def _suspicion(self, job: Job, here: dict[int, RankFacts]) -> health.Suspicion | None:
-        """Who holds the others up, by what all of them show."""
-        members = {r: f for r, f in here.items() if f.stage in (Stage.FORMED, Stage.TRAINING, Stage.DONE)}
+    def _suspicion(self, job: Job, here: dict[int, RankFacts], now: float) -> health.Suspicion | None:
+        """Who holds the others up, by what all of them show. Pages are read now and then, so theirs may be old news.
+
+        A rank that has ended well too early is one of them: where connections do not tell, the others wait for it.
+        """
+        if self._going != (job.phase, job.generation):
+            self._going, self._going_since = (job.phase, job.generation), now
+        stages = (Stage.FORMED, Stage.TRAINING, Stage.DONE)
+        members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}
         if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < job.world_size:
             return None
         if any(f.generation != job.generation for f in members.values()):
             return None
         if job.phase is Phase.RUNNING and all(f.stage is Stage.DONE for f in members.values()):
             return None
-        progress = {r: f.progress for r, f in members.items()}
+        progress = {r: f.progress if f.alive else Progress(step=f.progress.step, idle_s=now) for r, f in members.items()}
         if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
             last = max(p.launched for p in progress.values())
             done = [r for r, f in members.items() if f.stage is Stage.DONE]
             progress |= {r: replace(progress[r], gate=True, section=False, launched=last) for r in done}
             progress |= {r: replace(progress[r], section=False) for r, f in members.items() if f.stage is Stage.FORMED}
         begun = all(p.step >= 0 for p in progress.values())
-        found = health.suspect(progress, self._limit() if begun else job.limits.start_s)
+        limit = self._limit() if begun else job.limits.start_s
+        found = health.suspect(progress, limit)
+        if found is not None and now - self._going_since < found.waited_s:
+            waited = now - self._going_since  # nobody can have waited longer in this generation
+            found = replace(found, waited_s=waited) if waited >= limit / 2 else None
         if found is None:
             self._captured.clear()
         return found

@@ -59,6 +59,8 @@ class ManagerServer:
             while True:
                 message = decode(from_agent, await read_frame(reader))
                 if node < 0:
+                    if not 0 <= message.node < self._logic.settings.nodes:
+                        raise WireError(f"node {message.node} is not one of this job")
                     node = message.node
                     self._logic.forget(node)
                     old = self._peers.get(node)
@@ -79,7 +81,8 @@ class ManagerServer:
     def _flush(self) -> None:
         if self._logic.changed_job and self._journal is not None:
             self._logic.changed_job = False
-            self._journal.append(self._logic.record())
+            if not self._journal.append(self._logic.record()):  # no matter: the agents hold the same record
+                log.warning("the journal %s cannot be written; the job goes on without", self._journal.path)
         out, self._logic.out = self._logic.out, []
         for node, message in out:
             data = pack(encoder, message)

@@ -132,6 +132,7 @@ class Replayed:
         self._drawn = 0  # items taken from the source
         self._kept: list[Any] = []  # those since the last commit
         self._next = 0  # items handed out
+        self._epoch = 0
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -167,11 +168,15 @@ class Replayed:
                 return item
             except StopIteration:
                 self._iterator = None
-                sampler = getattr(self._source, "sampler", None)
-                if hasattr(sampler, "set_epoch"):
-                    self._epoch = getattr(self, "_epoch", 0) + 1
-                    sampler.set_epoch(self._epoch)
+                self._set_epoch(self._epoch + 1)
         raise UsageError("run.batches: the iterable is empty")
+
+    def _set_epoch(self, epoch: int) -> None:
+        """As the usual loop over epochs does by hand, so that a distributed sampler shuffles anew."""
+        self._epoch = epoch
+        set_epoch = getattr(getattr(self._source, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
     @property
     def position(self) -> int:
@@ -181,10 +186,7 @@ class Replayed:
         """Hand out item number `position` next."""
         if position < self._drawn - len(self._kept):
             self._iterator, self._drawn, self._kept, self._next = None, 0, [], 0
-            sampler = getattr(self._source, "sampler", None)
-            if hasattr(sampler, "set_epoch"):
-                self._epoch = 0
-                sampler.set_epoch(0)
+            self._set_epoch(0)
         while self._drawn < position:
             self._kept = [*self._kept[-self._KEEP + 1 :], self._take()]
         self._next = position

@@ -18,7 +18,7 @@ from onward.train.group import Groups
 from onward.train.link import Link
 from onward.wire.messages import Injected, Injection
 
-RAISED = ("exception", "bug")  # kinds that must surface inside the block, as a user's error would
+RAISED = ("exception", "bug", "oom")  # kinds that must surface inside the block, as a user's error would
 
 
 class InjectedError(RuntimeError):

@@ -297,7 +297,7 @@ def _numpy_rng() -> bytes:
     name, keys, pos, has_gauss, cached = numpy.random.get_state()
     if name != "MT19937":
         return b""
-    return struct.pack("<iid", pos, has_gauss, cached) + keys.tobytes()
+    return struct.pack("<iid", pos, has_gauss, cached) + bytes(keys.tobytes())
 
 
 def _set_numpy_rng(data: bytes) -> None:

@@ -47,7 +47,7 @@ class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
         count = 1
         for n in self.shape:
             count *= n
-        return count * dtype_of(self.dtype).itemsize
+        return count * int(dtype_of(self.dtype).itemsize)
 
 
 class Manifest(msgspec.Struct, frozen=True):

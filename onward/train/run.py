@@ -605,7 +605,10 @@ class Step:
             except Exception as injected:
                 kind, error, tb = type(injected), injected, injected.__traceback__
         if kind is None or error is None:
-            self._run._end(self)
+            try:
+                self._run._end(self)
+            except Unwind:
+                self._run._note_break()
             return False
         if self._run._failed(self, kind, error, tb):
             return True

@@ -8,15 +8,18 @@ fencing numbers it needs; older ones are dropped by the receiver.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from onward.core.facts import FaultReport, RankFacts
+from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident
 from onward.wire.view import Fired, JobView
 
 Want = Literal["start", "form", "run", "pause", "finish", "stop"]
+# A string in Python, but refused when it is decoded unless it is one of the words.
+StageWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Stage)})\\Z")]
+ScopeWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Scope)})\\Z")]
 
 
 class Injection(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,12 +136,12 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Where a rank stands."""
 
-    stage: str
+    stage: StageWord
     generation: int
     step: int = -1
     clean: bool = False
     undo: bool = False
-    scope: str = "setup"
+    scope: ScopeWord = "setup"
     resumed: bool = False
     serve: str = ""
     fault: FaultReport | None = None
@@ -150,7 +153,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The result of a collective, kept for whoever must run this part of the script again."""
 
     scope: str
-    index: int
+    index: Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
     data: bytes
 
 

@@ -1,7 +1,8 @@
 """A rank's status page: a few numbers in shared memory, written every step without a system call.
 
 The agent made the file, so it can be read while the rank is stopped and after it is dead. One writer (the rank's main
-thread, and its link thread for the beat), one reader.
+thread, and its link thread for the beat), one reader. Every number is written and read as one aligned machine word, so
+that the reader never sees half of one; `struct.pack_into` would not do, it fills the place with zeros first.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ _FIELDS = (
     "loss_set",
     "total",
 )
-_OFFSET = {name: 8 * i for i, name in enumerate(_FIELDS)}
+_INDEX = {name: i for i, name in enumerate(_FIELDS)}
 _MAGIC = 0x6F6E77617264
 SIZE = 4096
-_Q = struct.Struct("<q")
-_D = struct.Struct("<d")
+_HEAD = struct.Struct("=qq")  # magic, step
 
 
 def create(path: str) -> None:
@@ -40,7 +40,7 @@ def create(path: str) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.posix_fallocate(fd, 0, SIZE)
-        os.pwrite(fd, _Q.pack(_MAGIC) + _Q.pack(-1), 0)
+        os.pwrite(fd, _HEAD.pack(_MAGIC, -1), 0)
     finally:
         os.close(fd)
 
@@ -54,27 +54,29 @@ class Page:
             self._map = mmap.mmap(fd, SIZE)
         finally:
             os.close(fd)
+        self._words = memoryview(self._map).cast("q")
+        self._floats = memoryview(self._map).cast("d")
 
     def set(self, name: str, value: int) -> None:
-        _Q.pack_into(self._map, _OFFSET[name], value)
+        self._words[_INDEX[name]] = value
 
     def get(self, name: str) -> int:
-        value: int = _Q.unpack_from(self._map, _OFFSET[name])[0]
-        return value
+        return self._words[_INDEX[name]]
 
     def set_float(self, name: str, value: float) -> None:
-        _D.pack_into(self._map, _OFFSET[name], value)
+        self._floats[_INDEX[name]] = value
 
     def get_float(self, name: str) -> float:
-        value: float = _D.unpack_from(self._map, _OFFSET[name])[0]
-        return value
+        return self._floats[_INDEX[name]]
 
     def touch(self, name: str) -> None:
-        self.set(name, time.monotonic_ns())
+        self._words[_INDEX[name]] = time.monotonic_ns()
 
     def age_s(self, name: str, now_ns: int) -> float:
         then = self.get(name)
         return max(0.0, (now_ns - then) / 1e9) if then else 0.0
 
     def close(self) -> None:
+        self._words.release()
+        self._floats.release()
         self._map.close()

@@ -47,7 +47,16 @@ def test_a_run_that_did_not_fail_has_no_root_cause() -> None:
 def test_everything_torchrun_says_is_there_and_more() -> None:
     text = banner(failed(fault()))
     assert "Root Cause (first observed failure)" in text
-    for part in ("2023-11-", "node-7", "2 (local rank 0)", "4711", "exit code : 1", "/logs/err", "Given up", "What to do"):
+    for part in (
+        "2023-11-",
+        "node-7",
+        "2 (local rank 0)",
+        "4711",
+        "exit code : 1",
+        "/logs/err",
+        "Given up",
+        "What to do",
+    ):
         assert part in text
 
 
@@ -66,7 +75,9 @@ def test_a_signal_we_sent_ourselves_is_not_the_cause() -> None:
 
 
 def test_the_traceback_is_the_ranks_own_if_it_reported_one() -> None:
-    root = root_cause(failed(fault("exception", "ValueError: a", traceback="mine"), log=tuple(TRACEBACK), traceback="file"))
+    root = root_cause(
+        failed(fault("exception", "ValueError: a", traceback="mine"), log=tuple(TRACEBACK), traceback="file")
+    )
     assert root is not None
     assert (root["error"], root["traceback"]) == ("ValueError: a", "mine")
 
@@ -94,7 +105,9 @@ def test_else_the_last_lines_of_the_log_are_shown() -> None:
 
 def test_a_hang_shows_what_the_rank_was_doing() -> None:
     outcome = failed(fault("hang", "rank 2 is behind"), code=-9, killed=True)
-    outcome.incidents = [Incident(1, (fault("hang"),), 3, 0.0, evidence="stacks of pid 4711, by py-spy:\n  wait (x.py:3)")]
+    outcome.incidents = [
+        Incident(1, (fault("hang"),), 3, 0.0, evidence="stacks of pid 4711, by py-spy:\n  wait (x.py:3)")
+    ]
     root = root_cause(outcome)
     assert root is not None
     assert "wait (x.py:3)" in root["traceback"]
@@ -226,5 +239,11 @@ def test_every_problem_of_a_fault_is_listed(tmp_path: Path) -> None:
     words = ["--chaos", "kind=kil,rank=9,stepp=3", "--chaos", "rank=x,kind=kill,step=soon", "ok.py"]
     done = onward("run", "--nproc-per-node", "2", *words, cwd=tmp_path)
     assert done.returncode == 2
-    for part in ("did you mean 'kill'", "rank 9 is not one of", "'stepp'; did you mean 'step'", "rank='x'", "step='soon'"):
+    for part in (
+        "did you mean 'kill'",
+        "rank 9 is not one of",
+        "'stepp'; did you mean 'step'",
+        "rank='x'",
+        "step='soon'",
+    ):
         assert part in done.stderr

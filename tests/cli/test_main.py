@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from onward.cli.main import commands, main
 
 from onward import __version__
+from onward.cli.main import commands, main
 
 
 def test_help_lists_every_verb_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +23,8 @@ def test_no_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("stauts", "status"), ("demmo", "demo"), ("rn", "run"), ("chaso", "chaos"), ("mangaer", "manager")]
+    ("typed", "meant"),
+    [("stauts", "status"), ("demmo", "demo"), ("rn", "run"), ("chaso", "chaos"), ("mangaer", "manager")],
 )
 def test_an_unknown_verb_gets_a_did_you_mean(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([typed]) == 2

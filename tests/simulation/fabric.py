@@ -167,7 +167,7 @@ class Fabric:
     def shared_store(self, agent: SimAgent, process: RankProcess, q: StoreRequest) -> None:
         """The rule of `AgentLogic._on_store`, with one store for all nodes."""
         orders = agent.logic.orders
-        if q.generation < (orders.generation if orders is not None else 0) or process.is_spare:
+        if q.generation != (orders.generation if orders is not None else 0) or process.is_spare:
             agent.to_rank(process.number, StoreReply(id=q.id, error=f"generation {q.generation} is over"))
             return
         store = self._stores.setdefault(q.generation, GenerationStore(q.generation, self.world.scenario.world_size))

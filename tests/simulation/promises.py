@@ -8,7 +8,7 @@ from onward.agent.logic import StartProcess
 from onward.core.facts import Scope, Stage
 from onward.core.policy import Policy
 from onward.core.recovery import IDENTICAL_LIMIT, Job, Phase
-from onward.wire.messages import Form, Orders
+from onward.wire.messages import Form, Orders, StoreRequest
 
 from .fabric import Op, Request, mix
 from .scenario import CONTROL
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .ranks import RankProcess
     from .shells import SimAgent
     from .world import World
+
+
+SLOWING = ("stop", "hang", "pause-process", "start-fails", "leave", *CONTROL)
 
 
 class Broken(AssertionError):
@@ -137,6 +140,10 @@ class Promises:
         if any(peer.rank != r for r, peer in enumerate(p.membership.peers)):
             self._broken(1, f"{p} joined a group of generation {generation} with ranks in wrong places")
 
+    def on_store(self, agent: SimAgent, q: StoreRequest, answered: bool) -> None:
+        if answered and agent.logic.orders is not None and q.generation < agent.logic.orders.generation:
+            self._broken(1, f"the store of generation {q.generation} answers in generation {agent.logic.orders.generation}")
+
     def on_report(self, p: RankProcess, stage: Stage, generation: int) -> None:
         if stage is Stage.FORMED:
             self._formed = max(self._formed, generation)
@@ -202,12 +209,22 @@ class Promises:
             self._broken(6, f"incarnations went from {old.incarnations} to {job.incarnations}")
         if job.incidents > old.incidents and not self._rank_faults():
             self._broken(5, "an incident was opened although nothing happened to any rank")
+        if job.incident is not None and old.incident is not job.incident:
+            self._check_blame(job, old)
         if job.agreement is not None and job.agreement != old.agreement:
             self._check_agreement(job)
         if job.phase is Phase.FAILED and old.phase is not Phase.FAILED:
             self._check_failure(job)
         if job.attempt > old.attempt:
             self._check_restart(old)
+
+    def _check_blame(self, job: Job, old: Job) -> None:
+        """Nobody is taken for hung where nothing was stopped, hung, cut off or lost."""
+        assert job.incident is not None
+        known = set(old.incident.faults) if old.incident is not None else set()
+        blamed = [f for f in job.incident.faults if f not in known and f.kind in ("hang", "stall")]
+        if blamed and not self.world.scenario.loss and not any(f.kind in SLOWING for f in self.world.fired):
+            self._broken(3, f"rank {blamed[0].rank} is blamed ({blamed[0].text}) although nothing was in its way")
 
     def _members(self, job: Job) -> list[RankProcess]:
         """The living processes that the job counts on."""

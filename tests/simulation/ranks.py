@@ -218,6 +218,8 @@ class RankProcess:
                 self.die(-9)
             case "exit":
                 self.die(3)
+            case "leave":
+                self.die(0)
             case "stop":
                 self.stop()
             case "hang":
@@ -232,8 +234,8 @@ class RankProcess:
         if fault is None:
             return
         match fault.kind:
-            case "kill" | "exit":
-                self.die(-9 if fault.kind == "kill" else 3)
+            case "kill" | "exit" | "leave":
+                self.die({"kill": -9, "exit": 3, "leave": 0}[fault.kind])
                 raise Killed
             case "hang":
                 raise Hung
@@ -404,10 +406,14 @@ class RankProcess:
         self.scope = Scope.OUTSIDE
         every = self.world.scenario.eval_every
         if every and self.tx.step % every == 0:
+            slow = self.world.scenario.eval_section
+            self.page.section += slow
             for _ in range(2):
-                yield self.world.lag(0.01)
+                yield self.world.lag(0.2 if slow else 0.01)
                 self.at("between")
                 yield from self._collective_between()
+            self.page.section -= slow
+            self.page.progress_at = self.world.now
 
     def _finish(self) -> Thread:
         self.page.section = 1

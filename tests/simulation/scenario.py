@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from onward.core.policy import Policy
@@ -15,7 +15,7 @@ STEP_POINTS = (*BLOCK_POINTS, "entered", "publish", "applied", "meet", "committe
 RECOVERY_POINTS = ("stand", "paused", "open", "connect", "receive", "serve", "formed")
 OTHER_POINTS = ("boot", "setup", "join", "joined", "first", "done", "finish", "teardown")
 
-DEADLY = ("kill", "exit", "stop", "hang")
+DEADLY = ("kill", "exit", "stop", "hang", "leave")
 RAISED = ("raise-communication", "raise-memory", "raise-once")
 CONTROL = ("manager-kill", "manager-usurp", "partition", "silence")
 
@@ -63,6 +63,7 @@ class Scenario:
     late_collective: bool = False  # a collective after the update
     setup_collective: bool = False
     eval_every: int = 0  # collectives between steps
+    eval_section: bool = False  # these are in a section, and slow
     final_collective: bool = False  # one after the loop
     resets: bool = True  # a dead peer is noticed by the connection; else collectives wait for ever
     forward_s: float = 0.01
@@ -104,6 +105,7 @@ def draw(rng: Random) -> Scenario:
         late_collective=rng.random() < 0.1,
         setup_collective=rng.random() < 0.3,
         eval_every=rng.choice((0, 0, 0, 0, 0, 3)),
+        eval_section=rng.random() < 0.3,
         final_collective=rng.random() < 0.1,
         resets=rng.random() < 0.75,
         forward_s=rng.choice((0.005, 0.02, 0.04)),
@@ -114,12 +116,16 @@ def draw(rng: Random) -> Scenario:
         reorder=hostile and rng.random() < 0.5,
         slow_network=rng.random() < 0.15,
     )
-    count = rng.choices((0, 1, 2, 3, 4), (3, 37, 36, 16, 8))[0]
+    count = rng.choices((0, 1, 2, 3, 4, 9), (3, 37, 36, 15, 7, 2))[0]
     s.faults = [_fault(rng, s, i) for i in range(count)]
+    if s.faults and rng.random() < 0.08:
+        twin = replace(rng.choice(s.faults))
+        twin.rank = (twin.rank + 1) % world if twin.rank >= 0 else -1
+        s.faults.append(twin)  # the same thing, at the same moment, to its neighbour
     if rng.random() < 0.25:
         s.faults.append(_control_fault(rng, s))
     hanging = [f for f in s.faults if f.kind == "hang"]
-    for fault in hanging[1:]:
+    for fault in hanging[1:] if not s.eval_section else hanging:
         fault.kind = "stop"  # if every rank computes for ever nobody waits, and nobody can tell it from hard work
     if not s.library:
         for fault in s.faults:
@@ -143,14 +149,15 @@ def _fault(rng: Random, s: Scenario, index: int) -> Fault:
         kind = rng.choice(RAISED)
         return Fault(kind, rank, rng.choice(BLOCK_POINTS), rng.randrange(s.steps))
     if roll < 0.49:
-        return Fault("bug", rank, rng.choice(BLOCK_POINTS), rng.randrange(s.steps), always=True)
+        kind = rng.choice(("bug", "bug", "hang"))
+        return Fault(kind, rank, rng.choice(BLOCK_POINTS), rng.randrange(s.steps), always=True)
     if roll < 0.53:
         return Fault("drop", rank, rng.choice(("enter", "entered", "reduced")), rng.randrange(s.steps))
     if roll < 0.57:
         return Fault("kill-spare", rank, at=rng.uniform(0.3, 2.0))
     if roll < 0.62:
         return Fault("pause-process", rank, at=rng.uniform(0.0, 1.5), for_s=rng.choice((0.02, 0.1, 0.4, 1.5)))
-    kind = rng.choices(DEADLY, (6, 1, 2, 2))[0]
+    kind = rng.choices(DEADLY, (6, 1, 2, 2, 1))[0]
     if roll < 0.75:
         return Fault(kind, rank, at=rng.uniform(0.0, 1.5))
     if roll < 0.94:
@@ -162,7 +169,7 @@ def _fault(rng: Random, s: Scenario, index: int) -> Fault:
 
 
 def _fault_in_recovery(rng: Random, s: Scenario, rank: int) -> Fault:
-    kind = rng.choices((*DEADLY, "start-fails"), (6, 1, 1, 2, 1))[0]
+    kind = rng.choices((*DEADLY, "start-fails"), (6, 1, 1, 2, 1, 1))[0]
     if kind == "start-fails":
         return Fault(kind, rank, "start", replaced=True)
     if rng.random() < 0.5:

@@ -16,7 +16,7 @@ from onward.agent.logic import (
 )
 from onward.core.facts import Progress
 from onward.manager.logic import ManagerLogic
-from onward.wire.messages import AgentFacts, Note, Orders, StoreRequest
+from onward.wire.messages import AgentFacts, Note, Orders, StoreReply, StoreRequest
 
 from .ranks import RankProcess
 
@@ -266,7 +266,11 @@ class SimAgent:
             if child.alive:
                 self.world.fabric.shared_store(self, child, message)
             return
-        self.apply(self.logic.on_rank(child.number, message))
+        effects = self.logic.on_rank(child.number, message)
+        if isinstance(message, StoreRequest):
+            replies = [e.message for e in effects if isinstance(e, SendRank)]
+            self.world.promises.on_store(self, message, any(isinstance(r, StoreReply) and not r.error for r in replies))
+        self.apply(effects)
 
     def on_exit(self, child: RankProcess, code: int) -> None:
         if self.done:
@@ -310,6 +314,7 @@ class SimAgent:
         if any(p.alive and not p.spare for p in self.logic.processes.values()):
             return
         self.done = True
+        self.world.agents_done += 1
         self.world.note(f"node {self.node} is done: {orders.phase} {orders.reason}")
         for child in self.children.values():
             child.die(-9)

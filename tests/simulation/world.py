@@ -74,6 +74,7 @@ class World:
         self.journal: list[bytes] = []
         self.old_managers: list[SimManager] = []
         self.agents = [SimAgent(self, n) for n in range(s.nodes)]
+        self.agents_done = 0
         self.manager: SimManager | None = None
         self.phase = ""
         self._waiting_for_point: dict[str, list[Fault]] = {}
@@ -140,7 +141,7 @@ class World:
             check()
             if self.now - self.last_trouble > PATIENCE_S or self.events > MAX_EVENTS:
                 self.promises.endless()
-            if all(a.done for a in self.agents):
+            if self.agents_done == len(self.agents):
                 return
 
     # ------------------------------------------------------------------------------------------ managers

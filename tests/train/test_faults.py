@@ -120,7 +120,7 @@ def test_the_users_own_bug_surfaces_with_its_traceback(jobs):
     result = jobs.run(SCRIPT, *STEPS, nproc=2, chaos=[bug, bug])
     assert result.code == 1
     assert result.outcome["outcome"] == "Failed"
-    assert "shapes do not match" in result.outcome["root_cause"]["text"]
+    assert "shapes do not match" in result.outcome["root_cause"]["error"]
     assert "Traceback" in result.outcome["root_cause"]["traceback"]
     assert len(result.incidents) <= 2
 

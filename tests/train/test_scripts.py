@@ -15,6 +15,16 @@ PLAIN = sorted(p.name for p in (ROOT / "tests/scripts/plain").glob("*.py") if p.
 CONVERTED = sorted(p.name for p in (ROOT / "tests/scripts/converted").glob("*.py") if p.name != "digest_out.py")
 
 
+def torchrun(script, tmp_path, *args, nproc=2):
+    """Run it under torchrun; where its digest is."""
+    digest = str(tmp_path / "torchrun")
+    command = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node", str(nproc)]
+    command += [str(ROOT / script), *args, "--digest", digest]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, capture_output=True, timeout=240, env=env)
+    return digest
+
+
 def test_there_are_ten_and_five():
     assert len(PLAIN) == 10
     assert len(CONVERTED) == 5
@@ -25,12 +35,7 @@ def test_a_torchrun_script_runs_unchanged(jobs, tmp_path, name):
     script = f"tests/scripts/plain/{name}"
     ours = jobs.run(script, "--steps", "8", nproc=2)
     assert ours.code == 0, ours.err[-3000:]
-    digest = str(tmp_path / "torchrun")
-    command = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node", "2"]
-    command += [str(ROOT / script), "--steps", "8", "--digest", digest]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, capture_output=True, timeout=240, env=env)
-    jobs.same_state(type(ours)(0, "", "", {}, digest), ours)
+    jobs.same_state(type(ours)(0, "", "", {}, torchrun(script, tmp_path, "--steps", "8")), ours)
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -55,10 +60,12 @@ def test_a_fault_inside_an_evaluation(jobs, fault):
 
 
 def test_the_library_changes_no_number(jobs, tmp_path):
-    """The converted script and its plain twin under torchrun end in the same state."""
-    ours = jobs.reference("tests/scripts/converted/batchnorm.py", "--steps", "8", nproc=2)
-    digest = str(tmp_path / "torchrun")
-    command = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node", "2"]
-    command += [str(ROOT / "tests/scripts/plain/batchnorm.py"), "--steps", "8", "--digest", digest]
-    subprocess.run(command, check=True, capture_output=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    jobs.same_state(type(ours)(0, "", "", {}, digest), ours)
+    """The same loop body with the library, with it and a kill, and without it under torchrun: one and the same state."""
+    script = "tests/scripts/both_ways.py"
+    ours = jobs.run(script, "--with-onward", nproc=3)
+    assert ours.code == 0, ours.err[-3000:]
+    plain = type(ours)(0, "", "", {}, torchrun(script, tmp_path, nproc=3))
+    jobs.same_state(plain, ours)
+    killed = jobs.run(script, "--with-onward", nproc=3, chaos=["kind=kill,rank=1,step=7,at=collective"])
+    assert killed.policies() == ["recover-in-place"]
+    jobs.same_state(plain, killed)

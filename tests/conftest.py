@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 240
 
 
@@ -46,7 +46,13 @@ class Jobs:
         self._references: dict[tuple[str, int, tuple[str, ...]], Result] = {}
 
     def run(
-        self, script: str, *args: str, nproc: int = 4, chaos: list[str] | None = None, flags: list[str] | None = None
+        self,
+        script: str,
+        *args: str,
+        nproc: int = 4,
+        chaos: list[str] | None = None,
+        flags: list[str] | None = None,
+        limit_s: float = LIMIT_S,
     ) -> Result:
         self._count += 1
         digest = str(self._tmp / f"run{self._count}")
@@ -55,17 +61,17 @@ class Jobs:
         for spec in chaos or []:
             command += ["--chaos", spec]
         command += [str(ROOT / script), *args, "--digest", digest]
-        p = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
+        p = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False)
         try:
             outcome = json.loads(p.stdout[p.stdout.index("\n{") + 1 if "\n{" in p.stdout else p.stdout.index("{") :])
         except ValueError:
             outcome = {}
         return Result(p.returncode, p.stdout, p.stderr, outcome, digest)
 
-    def reference(self, script: str, *args: str, nproc: int = 4) -> Result:
+    def reference(self, script: str, *args: str, nproc: int = 4, limit_s: float = LIMIT_S) -> Result:
         key = (script, nproc, args)
         if key not in self._references:
-            result = self.run(script, *args, nproc=nproc)
+            result = self.run(script, *args, nproc=nproc, limit_s=limit_s)
             assert result.code == 0, result.err
             assert not result.incidents
             self._references[key] = result

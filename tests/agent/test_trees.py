@@ -1,0 +1,255 @@
+"""Who is whose child, and who dies with whom: ranks, what they start, the warm parent, the guard, the manager."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from launched import Launched, Onward, alive, children, kill, parent, until
+
+FAMILY = """
+    import multiprocessing, subprocess, sys, threading, time
+
+    def work(name):
+        tell(name, os.getpid())
+        time.sleep(1000)
+
+    def work_apart(name):
+        os.setsid()
+        work(name)
+
+    if __name__ == "__main__":
+        tell("rank%d" % RANK, os.getpid())
+        for how in ("fork", "spawn"):
+            multiprocessing.get_context(how).Process(target=work, args=("of%d" % RANK,)).start()
+        multiprocessing.get_context("fork").Process(target=work_apart, args=("of%d" % RANK,)).start()
+        code = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'a')); time.sleep(1000)"
+        told = __file__.replace("job.py", "told.of%d" % RANK)
+        subprocess.Popen([sys.executable, "-c", code, told], start_new_session=True)
+        in_thread = lambda: subprocess.Popen(["setsid", "-f", sys.executable, "-c", code, told])
+        threading.Thread(target=in_thread).start()
+        wait_for("never")
+"""
+HELPERS = 5
+
+
+def family(job: Launched, rank: int) -> tuple[int, list[int]]:
+    """The latest process of a rank, and all it has started."""
+    helpers = job.pids(f"of{rank}", HELPERS)
+    assert all(alive(p) for p in helpers)
+    return job.pids(f"rank{rank}")[-1], helpers
+
+
+def test_the_death_of_a_rank_ends_its_whole_tree(onward: Onward) -> None:
+    """Workers inherit sockets: while one lives, the peers of a dead rank see no end of the connection."""
+    job = onward.start(onward.script(FAMILY))
+    (zero, of_zero), (one, of_one) = family(job, 0), family(job, 1)
+    assert parent(zero) == parent(one) == job.pid
+    kill(one)
+    until(lambda: not any(alive(p) for p in of_one), "everything that rank 1 had started is gone")
+    until(lambda: not any(alive(p) for p in of_zero), "rank 0 was restarted too, with its tree")
+    again = job.pids("of1", 2 * HELPERS)[HELPERS:]
+    assert all(alive(p) for p in again), "those of the next incarnation are not swept away with the old ones"
+
+
+@pytest.mark.parametrize("guard_first", [False, True], ids=["", "the guard was killed before"])
+def test_a_killed_launcher_leaves_no_orphans(onward: Onward, guard_first: bool) -> None:
+    job = onward.start(onward.script(FAMILY))
+    for rank in (0, 1):
+        family(job, rank)
+    manager, guard = until(lambda: job.manager, "a manager"), until(lambda: job.guard, "a guard")
+    if guard_first:
+        kill(guard)
+        guard = until(lambda: job.guard if job.guard != guard else 0, "a new guard")
+    everybody = job.gather()
+    assert {manager, guard} < everybody
+    assert len(everybody) >= 2 + 2 + 2 * HELPERS
+    run_dir = job.run_dirs
+    kill(job.pid)
+    job.nothing_left()
+    until(lambda: not run_dir[0].exists(), "what it had in shared memory is given back")
+
+
+def test_a_killed_manager_is_replaced_and_later_faults_are_handled(onward: Onward) -> None:
+    script = """
+        tell("up", os.getpid())
+        wait_for("finish")
+    """
+    job = onward.start("-o", "json", onward.script(script))
+    first = job.pids("up", 2)
+    manager = until(lambda: job.manager, "a manager")
+    kill(manager)
+    manager = until(lambda: job.manager if job.manager != manager else 0, "a new manager")
+    assert all(alive(p) for p in first), "no rank noticed"
+    kill(first[1])
+    second = job.pids("up", 4)[2:]
+    assert not set(second) & set(first)
+    kill(manager)
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert len(job.outcome["incidents"]) == 1
+    assert [len(p) for p in job.outcome["pids"].values()] == [2, 2]
+
+
+# ------------------------------------------------------------------------------------------------ with torch
+
+TRAINS = """
+    tell("threads", len(os.listdir("/proc/self/task")))
+    import subprocess, time
+    import onward, torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    run = onward.init()
+    model = DDP(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run.protect(model=model, optimizer=optimizer)
+    tell("up%d" % RANK, os.getpid())
+    tell("of%d" % RANK, subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+    for step in run.steps(100000):
+        with step:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            over = torch.tensor(float(os.path.exists(__file__.replace("job.py", "finish"))))
+            dist.all_reduce(over, dist.ReduceOp.MIN)
+            time.sleep(0.01)
+        if step.committed:
+            if run.rank == 0 and step.index % 10 == 0:
+                tell("step", step.index)
+            if over.item():
+                break
+"""
+
+
+def steps(job: Launched) -> int:
+    return len(job._told("step"))
+
+
+def goes_on(job: Launched) -> None:
+    """All ranks commit steps from here on."""
+    now = steps(job)
+    until(lambda: steps(job) > now + 1 or job.over, "further steps")
+    assert not job.over, job.err
+
+
+def maps(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def devices(pid: int) -> list[str]:
+    found = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    return [path for path in found if path.startswith("/dev/nvidia")]
+
+
+@pytest.mark.torch
+def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
+    job = onward.start("-o", "json", "--spares", "each", onward.script(TRAINS), warm=True)
+    first = [job.pids(f"up{r}")[0] for r in (0, 1)]
+    helpers = [job.pids(f"of{r}")[0] for r in (0, 1)]
+    goes_on(job)
+
+    # Forked from one thread, with torch at hand and no device touched; the launcher itself has none of it.
+    assert set(job.said("threads", 2)) == {"1"}
+    warm = job.warm
+    assert len(os.listdir(f"/proc/{warm}/task")) == 1
+    assert "libtorch" in maps(warm)
+    assert "libcuda.so" not in maps(warm)
+    assert devices(warm) == []
+    assert "libtorch" not in maps(job.pid)
+    assert "libtorch" not in maps(job.manager)
+    assert [parent(p) for p in first] == [job.pid] * 2
+
+    # The warm parent dies: no rank does, another comes up, and a rank killed afterwards is still replaced.
+    kill(warm)
+    until(lambda: job.warm not in (0, warm), "a new warm parent")
+    assert all(alive(p) for p in first)
+    kill(first[1])
+    second = until(lambda: [p for p in job.pids("up1") if p != first[1] and alive(p)], "rank 1 has a new process")
+    goes_on(job)
+    assert alive(first[0])
+    assert [alive(p) for p in helpers] == [True, False], "what a rank has started goes with it, and nothing else"
+
+    # The same with the manager.
+    manager = job.manager
+    kill(manager)
+    until(lambda: job.manager not in (0, manager), "a new manager")
+    goes_on(job)
+    kill(first[0])
+    until(lambda: [p for p in job.pids("up0") if p != first[0] and alive(p)], "rank 0 has a new process")
+    goes_on(job)
+    assert alive(second[0]) or len(job.pids("up1")) > 2
+
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert job.outcome["outcome"] == "Succeeded"
+    assert job.outcome["steps_lost"] == 0
+    assert [i["policy"] for i in job.outcome["incidents"]] == ["recover-in-place"] * 2
+    assert [len(p) for p in job.outcome["pids"].values()] == [2, 2]
+    job.nothing_left()
+
+
+@pytest.mark.torch
+def test_a_killed_launcher_takes_ranks_spares_and_warm_parent_with_it(onward: Onward) -> None:
+    job = onward.start("--spares", "each", onward.script(TRAINS), warm=True)
+    until(lambda: all(len(job._told(f"up{r}")) >= 2 for r in (0, 1)), "two ranks and two spares")
+    everybody = job.gather()
+    assert {job.warm, job.manager, job.guard, *job.pids("up0", 2), *job.pids("up1", 2)} <= everybody
+    kill(job.pid)
+    job.nothing_left()
+
+
+@pytest.mark.torch
+def test_a_warm_parent_that_does_not_stay_up_is_done_without(onward: Onward) -> None:
+    """Killed again and again before it is ready: ranks start cold, and all is as it should be."""
+    script = onward.script("import sys\nassert 'torch' not in sys.modules\ntell('up', os.getpid())")
+    job = onward.start("-o", "json", script, warm=True)
+    killed: set[int] = set()
+
+    def another() -> bool:
+        pid = job.warm
+        if pid and pid not in killed:
+            kill(pid)
+            killed.add(pid)
+        return "started cold from now on" in job.err or job.over
+
+    until(another, "the launcher gave up on a warm parent")
+    assert job.wait() == 0, job.err
+    assert len(job.pids("up", 2)) == 2
+    assert len(killed) >= 2
+    assert [len(p) for p in job.outcome["pids"].values()] == [1, 1]
+
+
+@pytest.mark.torch
+def test_a_warm_parent_that_hangs_is_not_waited_for_and_forks_nobody_later(onward: Onward) -> None:
+    """Stopped when a fork is asked of it: the rank starts cold; were it continued, there would be two of that rank."""
+    script = """
+        tell("up%d" % COUNT, os.getpid())
+        wait_for("finish")
+    """
+    job = onward.start("-o", "json", onward.script(script), warm=True)
+    first = job.pids("up0", 2)
+    warm = job.warm
+    kill(warm, signal.SIGSTOP)
+    kill(first[1])
+    second = job.pids("up1", 2)
+    kill(warm, signal.SIGCONT)
+    until(lambda: not alive(warm), "it was ended")
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert len(job.pids("up1", 2)) == 2, "one process for each rank"
+    assert sorted(second) == sorted(p[-1] for p in job.outcome["pids"].values())
+
+
+@pytest.mark.torch
+def test_a_preloaded_module_with_threads_of_its_own_is_not_forked(onward: Onward) -> None:
+    (onward.tmp / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+    )
+    script = onward.script("tell('threads', len(os.listdir('/proc/self/task')))")
+    job = onward.run("--preload", "threaded", script, warm=True, env={"PYTHONPATH": str(onward.tmp)})
+    assert job.process.returncode == 0, job.err
+    assert job.said("threads", 2) == ["1", "1"]
+    assert "2 threads" in job.err
+    assert children(job.pid) == []

@@ -1,0 +1,141 @@
+"""Faults in onward itself, one at a time. A simulator that does not notice them is worth nothing.
+
+Each mutant replaces one function of the production code (or, for two of them, of the model of a rank) by one that
+lacks a single check. `planted` puts it in place for the length of a `with` block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onward.agent.kvstore import GenerationStore
+from onward.agent.logic import AgentLogic, Effect, Process, SendRank
+from onward.core import recovery
+from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
+from onward.manager import logic as manager_logic
+from onward.manager.logic import ManagerLogic
+from onward.wire.messages import Orders, StoreReply, StoreRequest
+
+from .transaction import Transaction
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    what: str
+    places: tuple[tuple[Any, str, Any], ...]  # (owner, attribute, replacement)
+
+
+@contextlib.contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    old = [(owner, name, getattr(owner, name)) for owner, name, _ in mutant.places]
+    for owner, name, new in mutant.places:
+        setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        for owner, name, was in old:
+            setattr(owner, name, was)
+
+
+# ---------------------------------------------------------------------------------------------------- fencing
+
+
+def _any_orders(self: AgentLogic, orders: Orders) -> list[Effect]:
+    self.term, self.orders, self.record, self.changed = orders.term, orders, orders.job or self.record, True
+    return self.reconcile()
+
+
+def _any_generation(self: AgentLogic, p: Process, q: StoreRequest) -> list[Effect]:
+    store = self._stores.get(q.generation)
+    if store is None:
+        store = GenerationStore(q.generation, self.settings.world_size)
+        self._stores = {q.generation: store}
+    return [SendRank(number, reply) for number, reply in store.handle(p.number, q)]
+
+
+def _any_incarnation(job: recovery.Job, facts: recovery.Facts) -> dict[int, Any]:
+    return {r: f for r, f in facts.items() if r < job.world_size}
+
+
+_take_office = ManagerLogic._take_office
+
+
+def _same_term(self: ManagerLogic, *args: Any) -> None:
+    _take_office(self, *args)
+    assert self.job is not None
+    self.job = replace(self.job, term=max(self.job.term - 1, 1))
+
+
+# ---------------------------------------------------------------------------------------------------- agreement
+
+
+def _lowest_step(copies: Sequence[Copy]) -> Agreement | NoAgreement:
+    outcome = agree(copies)
+    reachable = [c.step - 1 for c in copies if c.step is not None and c.undo]
+    if isinstance(outcome, NoAgreement) or not reachable or min(reachable) >= outcome.step:
+        return outcome
+    parts = {c.rank: Part.UNDO if c.undo and c.step == min(reachable) + 1 else Part.RECEIVE for c in copies}
+    return replace(outcome, step=min(reachable), parts=parts)
+
+
+def _local_state_ignored(copies: Sequence[Copy]) -> Agreement | NoAgreement:
+    known = [c.step for c in copies if c.step is not None and c.clean]
+    return agree([replace(c, local_steps=(*c.local_steps, *known)) for c in copies])
+
+
+def _nothing_taken_back(copies: Sequence[Copy]) -> Agreement | NoAgreement:
+    outcome = agree(copies)
+    if isinstance(outcome, NoAgreement):
+        return outcome
+    return replace(outcome, parts={r: Part.KEEP if p is Part.UNDO else p for r, p in outcome.parts.items()})
+
+
+# ---------------------------------------------------------------------------------------------------- the rest
+
+
+def _budget_forgotten(self: ManagerLogic, *args: Any) -> None:
+    _take_office(self, *args)
+    assert self.job is not None
+    self.job = replace(self.job, restarts_used=0)
+
+
+_arrive = GenerationStore._arrive
+
+
+def _gate_ajar(self: GenerationStore, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
+    self._world_size -= 1
+    try:
+        return _arrive(self, process, q)
+    finally:
+        self._world_size += 1
+
+
+_publish = Transaction._publish
+
+
+def _published_too_late(self: Transaction, step: int) -> Any:
+    if self.open and self.light_at:
+        return iter(())  # before the last collective: left out
+    return _publish(self, step)
+
+
+MUTANTS = (
+    Mutant("old orders", "an agent follows orders of an older term or version", ((AgentLogic, "on_orders", _any_orders),)),
+    Mutant("old store", "a store answers for a generation that is over", ((AgentLogic, "_on_store", _any_generation),)),
+    Mutant(
+        "old incarnation",
+        "facts about a process that was replaced are taken for its successor's",
+        ((recovery, "current", _any_incarnation), (manager_logic, "current", _any_incarnation)),
+    ),
+    Mutant("same term", "a new manager takes the term of the last one", ((ManagerLogic, "_take_office", _same_term),)),
+    Mutant("lowest step", "the job goes back to the lowest step", ((recovery, "agree", _lowest_step),)),
+    Mutant("local state ignored", "a step is agreed on that a rank cannot reach", ((recovery, "agree", _local_state_ignored),)),
+    Mutant("double commit", "an unfinished step is kept and run again", ((recovery, "agree", _nothing_taken_back),)),
+    Mutant("budget forgotten", "a new manager counts restarts from zero", ((ManagerLogic, "_take_office", _budget_forgotten),)),
+    Mutant("gate ajar", "the gate opens with one rank missing", ((GenerationStore, "_arrive", _gate_ajar),)),
+    Mutant("published too late", "local state is not safe before others commit", ((Transaction, "_publish", _published_too_late),)),
+)

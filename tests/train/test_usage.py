@@ -1,0 +1,130 @@
+"""Wrong use of the library gets a sentence that says what to do, and all problems at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+SETUP = """
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+import onward
+from onward import UsageError
+
+def problem(call):
+    try:
+        call()
+    except UsageError as e:
+        return str(e)
+    raise SystemExit("no UsageError")
+"""
+
+CASES = """
+run = onward.init()
+model = DDP(nn.Linear(4, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+text = problem(lambda: run.protect(count=3, thing=object(), fine=model))
+assert "count is a plain int" in text and "thing (object)" in text, text
+
+text = problem(lambda: run.protect())
+assert "at least one object" in text, text
+
+class Odd:
+    def state_dict(self):
+        return {"inner": {"when": object()}}
+    def load_state_dict(self, s):
+        pass
+text = problem(lambda: run.protect(odd=Odd()))
+assert "odd.inner.when is a object" in text, text
+
+text = problem(lambda: run.batches(list(range(10)), global_batch=3))
+assert "multiple of the 2 ranks" in text, text
+text = problem(lambda: run.batches(list(range(10)), global_batch=64))
+assert "fewer than one global batch" in text, text
+text = problem(lambda: run.batches(5))
+assert "iterable" in text, text
+text = problem(lambda: run.steps("many"))
+assert "number of steps" in text, text
+
+run.protect(model=model, optimizer=opt)
+text = problem(lambda: onward.init())
+assert "called before" in text, text
+
+for step in run.steps(3):
+    with step:
+        model(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+    text = problem(lambda: step.__enter__())
+    assert "entered once" in text, text
+
+text = problem(lambda: run.steps(3))
+assert "used before" in text, text
+text = problem(lambda: run.protect(more=model))
+assert "before the first step" in text, text
+print("all refused", flush=True)
+"""
+
+NO_WITH = """
+run = onward.init()
+model = DDP(nn.Linear(4, 4))
+run.protect(model=model)
+for step in run.steps(3):
+    pass
+"""
+
+
+def start(tmp_path, body, flags=()):
+    script = tmp_path / "script.py"
+    script.write_text(SETUP + textwrap.dedent(body))
+    command = [sys.executable, "-m", "onward.cli.main", "run", "--nproc-per-node", "2", *flags, str(script)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_misuse_is_refused_with_a_sentence(tmp_path):
+    p = start(tmp_path, CASES)
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert p.stdout.count("all refused") == 2
+
+
+def test_a_step_that_is_not_entered(tmp_path):
+    p = start(tmp_path, NO_WITH)
+    assert p.returncode == 1
+    assert "must run the step: `with step: ...`" in p.stderr
+
+
+def test_outside_the_launcher(tmp_path):
+    p = subprocess.run(
+        [sys.executable, "-c", "import onward; onward.init()"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert p.returncode == 1
+    assert "onward run --nproc-per-node N" in p.stderr
+
+
+def test_after_init_process_group(tmp_path):
+    p = start(tmp_path, "import torch.distributed as dist\ndist.init_process_group('gloo')\nonward.init()\n")
+    assert p.returncode == 1
+    assert "instead of init_process_group" in p.stderr
+
+
+def test_a_change_outside_the_block_is_named(tmp_path):
+    body = """
+    run = onward.init()
+    model = DDP(nn.Linear(4, 4))
+    run.protect(model=model)
+    for step in run.steps(3):
+        with step:
+            model(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            next(model.parameters()).add_(1.0)
+    """
+    p = start(tmp_path, body)
+    assert p.returncode == 0, p.stderr
+    assert "was changed outside a step" in p.stderr
