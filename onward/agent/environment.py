@@ -27,6 +27,7 @@ def rank_environment(s: RunSettings, rank: int, attempt: int, restarts: int, mas
         TORCHELASTIC_MAX_RESTARTS=str(s.max_restarts),
         TORCHELASTIC_RUN_ID=s.rdzv_id,
         TORCHELASTIC_USE_AGENT_STORE="False",
+        TORCHELASTIC_SIGNALS_TO_HANDLE=",".join(s.signals),
         ONWARD_INCARNATION=str(restarts + 1),
     )
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")

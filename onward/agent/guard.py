@@ -2,12 +2,13 @@
 
 Ranks themselves end by the kernel's parent-death signal; their own children (shell scripts, spawned workers) may not.
 The launcher writes `+pid mark` and `-pid` lines to our standard input; its end is the end of the launcher, however it
-died. Runs with the standard library alone: `python guard.py`.
+died. Its private directory, named by our argument, goes last: it is memory. Runs with the standard library alone.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 
@@ -51,6 +52,7 @@ def main() -> None:
     if not clean:
         for _ in range(3):
             _sweep(pids)
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ TICK_S = 0.05
 FACTS_S = 0.1
 GREETING_S = 5.0
 ONE_SIGNAL_S = 0.5
+OTHER_PYTHON = "PYTHON_EXEC"  # torchrun's variable for the interpreter that runs the script, when it is not this one
 LONGEST_BASE = 80  # the path of a unix socket must fit into 108 bytes
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
@@ -128,7 +129,7 @@ class Launcher:
             self._publish()
             self._listen_for_agents()
             self._start_manager()
-            if s.warm:
+            if s.warm and not os.environ.get(OTHER_PYTHON):
                 self._warm = WarmParent(s, self._environment_for_warmth(), self.observer.note)
                 self._warm.start()
             self._spawn(self._talk_to_manager())
@@ -176,7 +177,7 @@ class Launcher:
         )
 
     def _start_guard(self) -> None:
-        command = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py"))]
+        command = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py")), str(self.run_dir)]
         self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         Child(disown(self._guard), self._on_guard_exit)
 
@@ -776,16 +777,19 @@ def _log_directory(base: Path | None, job_name: str) -> Path:
 
 def _cold_start(spec: RankSpec) -> int:
     if spec.launch == "program":
-        return _start_program(spec)
+        return _start_program(spec, [spec.script])
+    if spec.env.get(OTHER_PYTHON):
+        module = ["-m"] if spec.launch == "module" else []
+        return _start_program(spec, [spec.env[OTHER_PYTHON], "-u", *module, spec.script])
     # Everybody on the machine can read a command line, so the environment, with its secrets, is not in it.
     command = run_module("onward.agent.rank", msgspec.structs.replace(spec, env={}).packed().decode())
     return disown(subprocess.Popen(command, env=spec.env, stdin=subprocess.DEVNULL))
 
 
-def _start_program(spec: RankSpec) -> int:
+def _start_program(spec: RankSpec, command: list[str]) -> int:
     with open(spec.out, "ab") as out, open(spec.err, "ab") as err:
         p = subprocess.Popen(
-            [spec.script, *spec.args],
+            [*command, *spec.args],
             env=spec.env,
             stdin=subprocess.DEVNULL,
             stdout=out,

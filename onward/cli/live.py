@@ -115,7 +115,7 @@ def progress(view: JobView, rate: float) -> RenderableType:
 
 def rank_table(view: JobView, most: int) -> Table:
     """The ranks; when not all fit, those that are not simply training come first."""
-    table = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
+    table = Table(box=None, padding=(0, 1), header_style="dim", pad_edge=True)
     for name in ("rank", "pid", "incarnation"):
         table.add_column(name, justify="right")
     table.add_column("stage", min_width=8)

@@ -46,7 +46,7 @@ def commands() -> None:
 
 @commands.command("run", add_help_option=False)
 def _run_for_help() -> None:
-    """Run a script on several ranks, as torchrun does, and keep it running."""
+    """Run a script as torchrun does, and keep it running."""
 
 
 def _output(function: click.decorators.FC) -> click.decorators.FC:
@@ -58,13 +58,13 @@ def _output(function: click.decorators.FC) -> click.decorators.FC:
 @click.option("--quick", is_flag=True, help="A smaller model and fewer steps, for tests.")
 @click.option("--view", type=click.Choice(["auto", "live", "plain"]), default="auto", show_default=True)
 def demo(quick: bool, view: str) -> int:
-    """Train a small GPT, cause three faults, and check that nothing was lost."""
+    """Train a GPT, cause faults, check that nothing was lost."""
     from onward.cli.demo import demo as go
 
     return go(quick, view)
 
 
-@commands.command()
+@commands.command(epilog=JOB)
 @click.argument("words", nargs=-1, metavar="[JOB] FAULT...")
 @click.option("--wait", default=60.0, show_default=True, help="Seconds to wait until the fault is seen to happen.")
 def chaos(words: tuple[str, ...], wait: float) -> int:
@@ -92,7 +92,7 @@ def ps(output: str) -> int:
     return go(output)
 
 
-@commands.command()
+@commands.command(epilog=JOB)
 @click.argument("job", required=False)
 @_output
 def status(job: str | None, output: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from onward.core.facts import FaultReport
@@ -73,6 +74,14 @@ class Incident:
         return f"rank {root.rank} {describe(root)}{more}"
 
 
+_SOURCE_FILE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|cu|h):\d+\] *")  # how gloo and NCCL begin their messages
+
+
+def _in_short(text: str) -> str:
+    first = next(iter(text.splitlines()), "")
+    return _SOURCE_FILE.sub("", first)[:80].strip(" :") or "no text"
+
+
 def describe(fault: FaultReport) -> str:
     """The fault in a few words."""
     match fault.kind:
@@ -86,6 +95,6 @@ def describe(fault: FaultReport) -> str:
             return "and all others stalled"
         case "exception":
             what = "a retryable error" if fault.retryable else "an error"
-            return f"raised {what} ({fault.text.splitlines()[0][:80] if fault.text else 'no text'})"
+            return f"raised {what} ({_in_short(fault.text)})"
         case other:
             return f"{other}: {fault.text[:80]}"

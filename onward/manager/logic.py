@@ -186,6 +186,8 @@ class ManagerLogic:
             done = [r for r, f in members.items() if f.stage is Stage.DONE]
             progress |= {r: replace(progress[r], gate=True, section=False, launched=last) for r in done}
             progress |= {r: replace(progress[r], section=False) for r, f in members.items() if f.stage is Stage.FORMED}
+        if not all(f.alive for f in members.values()):  # slowness may be legal, but who is gone does not come back
+            progress = {r: replace(p, section=False) for r, p in progress.items()}
         begun = all(p.step >= 0 for p in progress.values())
         limit = self._limit() if begun else job.limits.start_s
         found = health.suspect(progress, limit)

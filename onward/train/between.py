@@ -16,8 +16,8 @@ import torch
 from onward.errors import StateError
 from onward.train.group import SAME_EVERYWHERE
 from onward.train.link import Link
-from onward.train.local import _tensor_bytes
 from onward.train.protected import dtype_of
+from onward.train.streams import tensor_bytes
 
 LIMIT_BYTES = 64 << 20
 
@@ -51,7 +51,7 @@ class BetweenSteps:
         data = b""
         if op in SAME_EVERYWHERE:
             body = [
-                (str(t.dtype).removeprefix("torch."), list(t.shape), _tensor_bytes(t.detach().cpu().contiguous()))
+                (str(t.dtype).removeprefix("torch."), list(t.shape), tensor_bytes(t.detach().cpu().contiguous()))
                 for t in flatten(result)
             ]
             data = msgspec.msgpack.encode([op, body])

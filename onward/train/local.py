@@ -7,12 +7,9 @@ written last, so a slot is either whole or not there. A redo in the same process
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
-import random
 import struct
-import sys
 import zlib
 from typing import Any
 
@@ -21,8 +18,9 @@ import torch
 
 from onward.errors import StateError
 from onward.train.protected import Protected, _plain, _rebuild, _restore, _state_of, dtype_of
+from onward.train.streams import DeviceStream, NumpyStream, PythonStream, Stream, TorchStream, tensor_bytes
 
-_HEADER = struct.Struct("<qqq")  # step, small bytes, offset of the tensors
+_HEADER = struct.Struct("<qqqq")  # step, bytes of the small part, room for it, bytes of the layout
 _HEADER_ROOM = 64
 _PAGE = 4096
 _ALWAYS_BYTES = 256 << 10
@@ -32,16 +30,24 @@ _TENSOR = "\x00onward.local"
 class Small(msgspec.Struct):
     """The small part: random streams and plain values."""
 
-    torch_rng: bytes
-    python_rng: bytes
-    numpy_rng: bytes = b""
-    device_rng: bytes = b""
+    python: bytes
+    numpy: bytes
+    torch: bytes
+    device: bytes
     objects: bytes = b""
-    tensors: list[tuple[str, str, tuple[int, ...], int]] = []  # path, dtype, shape, offset
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a tensor stands in a slot."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
 
 
 class Slot:
-    """One file: header, small part, tensors. Grown as needed, space reserved before it is written."""
+    """One file: header, small part, layout, tensors. Grown as needed, space reserved before it is written."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -50,28 +56,71 @@ class Slot:
             size = os.fstat(fd).st_size
             if size < _PAGE:
                 os.posix_fallocate(fd, 0, _PAGE)
-                os.pwrite(fd, _HEADER.pack(-1, 0, 0), 0)
+                os.pwrite(fd, _HEADER.pack(-1, 0, 0, 0), 0)
                 size = _PAGE
             self.map = mmap.mmap(fd, size)
         finally:
             os.close(fd)
-        self.seen: dict[str, tuple[int, int]] = {}  # path -> (id, version) of the tensor bytes in here
-        self.layout: tuple[Any, ...] = ()
-        self._views: dict[tuple[str, int], torch.Tensor] = {}
-
-    def view(self, path: str, at: int, t: torch.Tensor) -> torch.Tensor:
-        """The place of a tensor in this file, as a tensor."""
-        found = self._views.get((path, at))
-        if found is None or found.shape != t.shape or found.dtype != t.dtype:
-            found = self._views[(path, at)] = _view(self.map, at, t)
-        return found
+        self._tensors: tuple[torch.Tensor, ...] = ()
+        self._room = 0  # for the small part
+        self._into: list[torch.Tensor] = []
+        self._from: list[torch.Tensor] = []
+        self._large: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._versions: list[int] = []
 
     @property
     def step(self) -> int:
         value: int = _HEADER.unpack_from(self.map)[0]
         return value
 
-    def reserve(self, size: int) -> None:
+    def write(self, step: int, body: bytes, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        """Make this slot hold `step`: whole, or not at all."""
+        _HEADER.pack_into(self.map, 0, -1, 0, 0, 0)
+        known = self._tensors
+        if len(body) + 4 > self._room or len(known) != len(tensors) or any(
+            k is not t for k, (_, t) in zip(known, tensors, strict=True)
+        ):
+            self._lay_out(len(body) + 4, tensors)
+        if self._into:
+            torch._foreach_copy_(self._into, self._from)
+        for i, (view, t) in enumerate(self._large):
+            if t._version != self._versions[i]:
+                view.copy_(t)
+                self._versions[i] = t._version
+        blob = struct.pack("<I", zlib.crc32(body)) + body
+        self.map[_HEADER_ROOM : _HEADER_ROOM + len(blob)] = blob
+        _HEADER.pack_into(self.map, 0, step, len(blob), self._room, self._layout_bytes)
+
+    def _lay_out(self, need: int, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        """Decide what stands where. The tensors are all copied at the next write."""
+        self._room = _align(max(2 * need, 16384))
+        places, at = [], 0
+        for path, t in tensors:
+            places.append(Place(path, str(t.dtype).removeprefix("torch."), tuple(t.shape), at))
+            at = _align(at + t.numel() * t.element_size())
+        layout = msgspec.msgpack.encode(places)
+        self._layout_bytes = len(layout)
+        start = _align(_HEADER_ROOM + self._room + len(layout))
+        self._reserve(start + at)
+        self.map[_HEADER_ROOM + self._room : _HEADER_ROOM + self._room + len(layout)] = layout
+        self._tensors = tuple(t for _, t in tensors)
+        self._into, self._from, self._large, self._versions = [], [], [], []
+        for place, (_, t) in zip(places, tensors, strict=True):
+            if not t.numel():
+                continue
+            view = _view(self.map, start + place.offset, t)
+            # Kernels such as batch_norm write running statistics without counting a version: only what is too large to
+            # be copied every step is believed to be unchanged when its version is.
+            if t.numel() * t.element_size() <= _ALWAYS_BYTES:
+                self._into.append(view)
+                self._from.append(t.detach())
+            else:
+                self._large.append((view, t.detach()))
+                self._versions.append(-1)
+
+    _layout_bytes = 0
+
+    def _reserve(self, size: int) -> None:
         if size <= len(self.map):
             return
         size = (size + size // 4 + _PAGE) // _PAGE * _PAGE
@@ -79,17 +128,20 @@ class Slot:
         try:
             os.posix_fallocate(fd, 0, size)
             self.map = mmap.mmap(fd, size)
-            self._views = {}
         finally:
             os.close(fd)
 
-    def small(self) -> Small:
-        _, size, _ = _HEADER.unpack_from(self.map)
+    def read(self) -> tuple[Small, list[Place], int]:
+        """The small part, the places of the tensors, and where the tensors begin."""
+        _, size, room, layout = _HEADER.unpack_from(self.map)
         blob = bytes(self.map[_HEADER_ROOM : _HEADER_ROOM + size])
         (crc,) = struct.unpack_from("<I", blob)
         if zlib.crc32(blob[4:]) != crc:
             raise StateError(f"the local state in {self.path} is damaged")
-        return msgspec.msgpack.decode(blob[4:], type=Small)
+        small = msgspec.msgpack.decode(blob[4:], type=Small)
+        at = _HEADER_ROOM + room
+        places = msgspec.msgpack.decode(self.map[at : at + layout], type=list[Place])
+        return small, places, _align(at + layout)
 
 
 class LocalState:
@@ -99,6 +151,7 @@ class LocalState:
         self._protected = protected
         self._slots = [Slot(os.path.join(directory, f"slot{i}")) for i in range(2)]
         self._position = _position(os.path.join(directory, "position"))
+        self._streams: tuple[Stream, ...] = (PythonStream(), NumpyStream(), TorchStream(), DeviceStream())
         self.carry_grads = False
         self.cursors: list[Any] = []  # batches: objects with `position` to keep and `rewind(position)` to restore
 
@@ -119,76 +172,30 @@ class LocalState:
 
     def capture(self) -> Small:
         """The small part as of now."""
-        return Small(
-            torch_rng=_tensor_bytes(torch.get_rng_state()),
-            python_rng=_python_rng(),
-            numpy_rng=_numpy_rng(),
-            device_rng=_device_rng(),
-            objects=self._objects(),
-        )
+        python, numpy, cpu, device = (stream.read() for stream in self._streams)
+        return Small(python=python, numpy=numpy, torch=cpu, device=device, objects=self._objects())
 
     def _objects(self) -> bytes:
         local = self._protected.local
         if not local and not self.cursors:
             return b""
 
-        def refuse(path: str, t: torch.Tensor) -> Any:
-            data = _tensor_bytes(t.detach().cpu().contiguous())
+        def take(path: str, t: torch.Tensor) -> Any:
+            data = tensor_bytes(t.detach().cpu().contiguous())
             return [_TENSOR, str(t.dtype).removeprefix("torch."), list(t.shape), data]
 
-        values = {name: _plain(name, _state_of(obj), refuse) for name, obj in local.items()}
+        values = {name: _plain(name, _state_of(obj), take) for name, obj in local.items()}
         return msgspec.msgpack.encode({"local": values, "cursors": [c.position for c in self.cursors]})
 
     def publish(self, step: int, small: Small) -> None:
         """Make `small` and the local tensors safe as those of `step`. The other slot stays as it is."""
-        slot = self.slot(step)
-        tensors = self._tensors()
-        layout = tuple((path, str(t.dtype), tuple(t.shape)) for path, t in tensors)
-        if layout != slot.layout:
-            slot.seen, slot.layout = {}, layout
-        offset = _align(_HEADER_ROOM + 65536 if len(small.objects) < 32768 else _HEADER_ROOM + 4 * len(small.objects))
-        _, _, old_offset = _HEADER.unpack_from(slot.map)
-        if old_offset > offset:
-            offset = old_offset  # never move tensors that are still valid
-        elif old_offset != offset:
-            slot.seen = {}
-        places, end = [], offset
-        for path, t in tensors:
-            places.append((path, str(t.dtype).removeprefix("torch."), tuple(t.shape), end))
-            end = _align(end + t.numel() * t.element_size())
-        small.tensors = places
-        body = msgspec.msgpack.encode(small)
-        blob = struct.pack("<I", zlib.crc32(body)) + body
-        if _HEADER_ROOM + len(blob) > offset:
-            offset_needed = _align(_HEADER_ROOM + 2 * len(blob))
-            shift = offset_needed - offset
-            small.tensors = [(p, d, s, o + shift) for p, d, s, o in places]
-            places, end, offset, slot.seen = small.tensors, end + shift, offset_needed, {}
-            body = msgspec.msgpack.encode(small)
-            blob = struct.pack("<I", zlib.crc32(body)) + body
-        _HEADER.pack_into(slot.map, 0, -1, 0, offset)
-        slot.reserve(end)
-        into, out_of = [], []
-        for (path, _, _, at), (_, t) in zip(places, tensors, strict=True):
-            size = t.numel() * t.element_size()
-            mark = (id(t), t._version)
-            # Kernels such as batch_norm write running statistics without counting a version: only what is too large to
-            # be copied every step is believed to be unchanged.
-            if size and (size <= _ALWAYS_BYTES or slot.seen.get(path) != mark):
-                into.append(slot.view(path, at, t))
-                out_of.append(t.detach())
-                slot.seen[path] = mark
-        if into:
-            torch._foreach_copy_(into, out_of)
-        slot.map[_HEADER_ROOM : _HEADER_ROOM + len(blob)] = blob
-        _HEADER.pack_into(slot.map, 0, step, len(blob), offset)
+        self.slot(step).write(step, msgspec.msgpack.encode(small), self._tensors())
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         out = self._protected.buffers()
         if self.carry_grads:
-            out = out + [
-                (f"grad:{path}", p.grad) for path, p in self._protected.parameters() if p.grad is not None
-            ]
+            grads = [(f"grad:{path}", p.grad) for path, p in self._protected.parameters() if p.grad is not None]
+            return out + grads
         return out
 
     def restore(self, step: int) -> None:
@@ -196,22 +203,20 @@ class LocalState:
         slot = self.slot(step)
         if slot.step != step:
             raise StateError(f"the local state of step {step} is not here (slots hold {self.steps()})")
-        small = slot.small()
+        small, places, start = slot.read()
         mine = dict(self._protected.buffers())
         params = dict(self._protected.parameters())
-        for path, dtype, shape, at in small.tensors:
-            if path.startswith("grad:"):
-                p = params[path[5:]]
-                p.grad = torch.empty(shape, dtype=dtype_of(dtype), device=p.device)
-                _read_tensor(slot.map, at, p.grad)
-            elif path in mine:
-                _read_tensor(slot.map, at, mine[path])
-                slot.seen[path] = (id(mine[path]), mine[path]._version)
+        for place in places:
+            if place.path.startswith("grad:"):
+                p = params[place.path[5:]]
+                p.grad = torch.empty(place.shape, dtype=dtype_of(place.dtype), device=p.device)
+                _read_tensor(slot.map, start + place.offset, p.grad)
+            elif place.path in mine:
+                _read_tensor(slot.map, start + place.offset, mine[place.path])
         self._restore_objects(small.objects)
-        _set_python_rng(small.python_rng)
-        _set_numpy_rng(small.numpy_rng)
-        _set_device_rng(small.device_rng)
-        torch.set_rng_state(torch.frombuffer(bytearray(small.torch_rng), dtype=torch.uint8))
+        data = (small.python, small.numpy, small.torch, small.device)
+        for stream, state in zip(self._streams, data, strict=True):
+            stream.write(state)
 
     def _restore_objects(self, blob: bytes) -> None:
         if not blob:
@@ -237,13 +242,7 @@ def _local_tensors(value: Any) -> Any:
 
 
 def same(a: Small, b: Small) -> bool:
-    return (
-        a.torch_rng == b.torch_rng
-        and a.python_rng == b.python_rng
-        and a.numpy_rng == b.numpy_rng
-        and a.device_rng == b.device_rng
-        and a.objects == b.objects
-    )
+    return a == b
 
 
 # ------------------------------------------------------------------------------------------- bytes
@@ -263,10 +262,6 @@ def _align(n: int) -> int:
     return (n + 63) // 64 * 64
 
 
-def _tensor_bytes(t: torch.Tensor) -> bytes:
-    return ctypes.string_at(t.data_ptr(), t.numel() * t.element_size())
-
-
 def _view(m: mmap.mmap, at: int, t: torch.Tensor) -> torch.Tensor:
     return torch.frombuffer(m, dtype=t.dtype, count=t.numel(), offset=at).view(t.shape)
 
@@ -275,46 +270,3 @@ def _read_tensor(m: mmap.mmap, at: int, t: torch.Tensor) -> None:
     if t.numel():
         with torch.no_grad():
             t.detach().copy_(_view(m, at, t))
-
-
-def _python_rng() -> bytes:
-    version, words, gauss = random.getstate()
-    flag = b"" if gauss is None else struct.pack("<d", gauss)
-    return struct.pack(f"<i{len(words)}I", version, *words) + flag
-
-
-def _set_python_rng(data: bytes) -> None:
-    (version,) = struct.unpack_from("<i", data)
-    words = struct.unpack_from("<625I", data, 4)
-    rest = data[4 + 625 * 4 :]
-    random.setstate((version, words, struct.unpack("<d", rest)[0] if rest else None))
-
-
-def _numpy_rng() -> bytes:
-    numpy = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "random"):
-        return b""
-    name, keys, pos, has_gauss, cached = numpy.random.get_state()
-    if name != "MT19937":
-        return b""
-    return struct.pack("<iid", pos, has_gauss, cached) + bytes(keys.tobytes())
-
-
-def _set_numpy_rng(data: bytes) -> None:
-    numpy = sys.modules.get("numpy")
-    if not data or numpy is None:
-        return
-    pos, has_gauss, cached = struct.unpack_from("<iid", data)
-    keys = numpy.frombuffer(data[16:], dtype=numpy.uint32).copy()
-    numpy.random.set_state(("MT19937", keys, pos, has_gauss, cached))
-
-
-def _device_rng() -> bytes:
-    if not torch.cuda.is_initialized():
-        return b""
-    return _tensor_bytes(torch.cuda.get_rng_state())
-
-
-def _set_device_rng(data: bytes) -> None:
-    if data and torch.cuda.is_initialized():
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray(data), dtype=torch.uint8))

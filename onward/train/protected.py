@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from torch.optim import Optimizer
 
 from onward.errors import StateError, UsageError
 
+_version, _grad = attrgetter("_version"), attrgetter("grad")
 _SCALARS = (bool, int, float, str, bytes, type(None))
 
 
@@ -84,6 +86,9 @@ class Protected:
         self._undo_values: dict[str, Any] = {}
         self._undo_fresh: list[tuple[Optimizer, Any]] = []
         self._begin_objects: dict[str, Any] = {}
+        self._buffers: list[tuple[str, torch.Tensor]] | None = None
+        self._flat: list[torch.Tensor] = []
+        self._buffer_homes: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._begin_groups: dict[str, list[dict[str, Any]]] = {}
 
     def add(self, name: str, value: Any, local: bool = False) -> None:
@@ -97,6 +102,7 @@ class Protected:
             self.local[name] = value
         elif isinstance(value, nn.Module):
             self.modules[name] = value
+            self._buffers = None
         elif isinstance(value, Optimizer):
             self.optimizers[name] = value
         else:
@@ -127,14 +133,18 @@ class Protected:
         return out
 
     def buffers(self) -> list[tuple[str, torch.Tensor]]:
-        seen: set[int] = set()
-        out = []
-        for name, module in self.modules.items():
-            for path, b in module.named_buffers():
-                if id(b) not in seen:
-                    seen.add(id(b))
-                    out.append((f"{name}.{path}", b))
-        return out
+        """Every module buffer. Walking the modules is slow, so the last walk is kept while it still holds."""
+        if self._buffers is None or any(home.get(key) is not b for home, key, b in self._buffer_homes):
+            self._buffers, self._buffer_homes = [], []
+            seen: set[int] = set()
+            for name, module in self.modules.items():
+                for path, m in module.named_modules():
+                    for key, b in m._buffers.items():
+                        if b is not None and id(b) not in seen:
+                            seen.add(id(b))
+                            self._buffers.append((".".join(filter(None, (name, path, key))), b))
+                            self._buffer_homes.append((m._buffers, key, b))
+        return self._buffers
 
     def tensors(self) -> list[torch.Tensor]:
         """Every shared tensor that lives in a module or an optimizer."""
@@ -147,7 +157,16 @@ class Protected:
 
     def versions(self) -> int:
         """Changes whenever a parameter is written in place."""
-        return sum(p._version for _, p in self._parameters_cached())
+        return sum(map(_version, self._flat_parameters()))
+
+    def _flat_parameters(self) -> list[torch.Tensor]:
+        named = self._parameters_cached()
+        if len(self._flat) != len(named) or (named and self._flat[0] is not named[0][1]):
+            self._flat = [p for _, p in named]
+        return self._flat
+
+    def has_grads(self) -> bool:
+        return any(g is not None for g in map(_grad, self._flat_parameters()))
 
     def _parameters_cached(self) -> list[tuple[str, torch.Tensor]]:
         cached = getattr(self, "_cache", None)

@@ -15,7 +15,7 @@ from onward.errors import StateError
 from onward.log import get_logger
 from onward.train.between import fill, flatten
 from onward.train.link import Link
-from onward.train.local import _tensor_bytes
+from onward.train.streams import tensor_bytes
 from onward.wire.messages import Recorded
 
 log = get_logger("onward.train")
@@ -42,7 +42,7 @@ class Recorder:
 
         def record(tensors: Any) -> None:
             flat = [t.detach().cpu().contiguous() for t in flatten(tensors)]
-            body = [(str(t.dtype).removeprefix("torch."), list(t.shape), _tensor_bytes(t)) for t in flat]
+            body = [(str(t.dtype).removeprefix("torch."), list(t.shape), tensor_bytes(t)) for t in flat]
             data = msgspec.msgpack.encode([op, body])
             self._bytes += len(data)
             if self._bytes > LIMIT_BYTES:

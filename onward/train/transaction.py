@@ -66,13 +66,13 @@ class Transaction:
 
     def begin(self) -> list[str]:
         """Open the block. Returns the names of what had changed outside a block, for a warning."""
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         versions = self._protected.versions()
         outside = [] if self._at_end in (None, versions) else ["a parameter"]
         self._versions = versions
         self._reset_block()
         self.open, self.clean, self.undo = True, True, False
-        self._had_grads = any(p.grad is not None for _, p in self._protected._parameters_cached())
+        self._had_grads = self._protected.has_grads()
         self._protected.begin()
         now = self._local.capture()
         if self._at_commit is not None and not same(now, self._at_commit):
@@ -81,7 +81,7 @@ class Transaction:
         if self._careful and self.broke_shape == "early":
             self._copy()
         self._page.touch("progress_ns")
-        self.own_ns = time.perf_counter_ns() - start
+        self.own_ns = time.thread_time_ns() - start
         return outside
 
     def _copy(self) -> None:
@@ -98,10 +98,10 @@ class Transaction:
         self._syncs += 1
         if self.light_at:
             if self._syncs == self.light_at:
-                start = time.perf_counter_ns()
+                start = time.thread_time_ns()
                 self._published = self._local.capture()
                 self._local.publish(self.step + 1, self._published)
-                self.own_ns += time.perf_counter_ns() - start
+                self.own_ns += time.thread_time_ns() - start
         elif not self._gated:
             self._last_seen = self._local.capture()
 
@@ -115,7 +115,7 @@ class Transaction:
             return False
         if self._gated:
             return True
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         self._gated = True
         self._changed_before_gate = self._protected.versions() != self._versions
         if self.light_at and self._published is None:
@@ -123,12 +123,12 @@ class Transaction:
         if self._careful:
             self._copy()
         self.clean = False
-        self.own_ns += time.perf_counter_ns() - start
+        self.own_ns += time.thread_time_ns() - start
         return True
 
     def end(self) -> int:
         """The block ended well. Returns this rank's vote: the collective to publish at in light mode, or 0."""
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         changed = self._protected.versions() != self._versions
         final = self._local.capture()
         self._at_commit = final
@@ -147,7 +147,7 @@ class Transaction:
                 self.broke_shape = "light"
             elif self._local.carry_grads:
                 self._local.publish(self.step + 1, final)
-        self.own_ns += time.perf_counter_ns() - start
+        self.own_ns += time.thread_time_ns() - start
         return vote
 
     @property
@@ -174,7 +174,7 @@ class Transaction:
     def _carry(self) -> None:
         """Gradients that live on into the next block, and are not zeroed there first, are local state."""
         if self._had_grads and not self._zeroed_early and self.step > 0 and not self._local.carry_grads:
-            self._local.carry_grads = any(p.grad is not None for _, p in self._protected._parameters_cached())
+            self._local.carry_grads = self._protected.has_grads()
 
     def applied(self) -> None:
         """The block's changes are all applied; whether the step counts is known after the gate."""

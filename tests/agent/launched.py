@@ -1,4 +1,4 @@
-"""Real launchers with real children: start them, look at them from outside as the kernel does, and leave none behind."""
+"""Real launchers with real children: start them, look at them as the kernel does, and leave none behind."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class Onward:
         logs = tmp / "logs"
         line = [*(prefix or []), ONWARD, "run", "--nproc-per-node", str(nproc), "--log-dir", str(logs)]
         line += [] if warm else ["--no-warm"]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("ONWARD", "PET_", "TORCHELASTIC"))}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("ONWARD", "PET_", "TORCHELASTIC", "OMP_"))}
         with open(tmp / "out", "wb") as out, open(tmp / "err", "wb") as err:
             p = subprocess.Popen(
                 [*line, *args],
@@ -250,6 +250,15 @@ class Onward:
         job = self.start(*args, **options)
         job.wait()
         return job
+
+    def stub_torch(self) -> dict[str, str]:
+        """An environment whose torch is empty: for what is about processes, a warm parent that is warm at once."""
+        package = self.tmp / "stub" / "torch"
+        for name in ("__init__", "_dynamo", "distributed", "nn/__init__", "nn/parallel"):
+            path = package / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return {"PYTHONPATH": str(package.parent)}
 
     def go(self, name: str) -> None:
         """Let ranks pass their `wait_for(name)`."""

@@ -200,7 +200,6 @@ def test_a_killed_launcher_takes_ranks_spares_and_warm_parent_with_it(onward: On
     job.nothing_left()
 
 
-@pytest.mark.torch
 def test_a_warm_parent_that_does_not_stay_up_is_done_without(onward: Onward) -> None:
     """Killed again and again before it is ready: ranks start cold, and all is as it should be."""
     script = onward.script("import sys\nassert 'torch' not in sys.modules\ntell('up', os.getpid())")
@@ -221,14 +220,13 @@ def test_a_warm_parent_that_does_not_stay_up_is_done_without(onward: Onward) -> 
     assert [len(p) for p in job.outcome["pids"].values()] == [1, 1]
 
 
-@pytest.mark.torch
 def test_a_warm_parent_that_hangs_is_not_waited_for_and_forks_nobody_later(onward: Onward) -> None:
     """Stopped when a fork is asked of it: the rank starts cold; were it continued, there would be two of that rank."""
     script = """
         tell("up%d" % COUNT, os.getpid())
         wait_for("finish")
     """
-    job = onward.start("-o", "json", onward.script(script), warm=True)
+    job = onward.start("-o", "json", onward.script(script), warm=True, env=onward.stub_torch())
     first = job.pids("up0", 2)
     warm = job.warm
     kill(warm, signal.SIGSTOP)
@@ -242,13 +240,13 @@ def test_a_warm_parent_that_hangs_is_not_waited_for_and_forks_nobody_later(onwar
     assert sorted(second) == sorted(p[-1] for p in job.outcome["pids"].values())
 
 
-@pytest.mark.torch
 def test_a_preloaded_module_with_threads_of_its_own_is_not_forked(onward: Onward) -> None:
-    (onward.tmp / "threaded.py").write_text(
+    stub = onward.stub_torch()
+    (onward.tmp / "stub/threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
     )
     script = onward.script("tell('threads', len(os.listdir('/proc/self/task')))")
-    job = onward.run("--preload", "threaded", script, warm=True, env={"PYTHONPATH": str(onward.tmp)})
+    job = onward.run("--preload", "threaded", script, warm=True, env=stub)
     assert job.process.returncode == 0, job.err
     assert job.said("threads", 2) == ["1", "1"]
     assert "2 threads" in job.err

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 
 
-def holding(rank: int, step: int | None, *, clean: bool = True, undo: bool = False, local: tuple[int, ...] = ()) -> Copy:
+def holding(rank: int, step: int | None, clean: bool = True, undo: bool = False, local: tuple[int, ...] = ()) -> Copy:
     return Copy(rank, step, clean, undo, local)
 
 
@@ -93,7 +93,9 @@ def test_nobody_there_is_no_agreement() -> None:
 
 steps = st.integers(0, 6)
 anything = st.lists(
-    st.tuples(st.none() | steps, st.booleans(), st.booleans(), st.lists(steps, max_size=3).map(tuple)), min_size=1, max_size=5
+    st.tuples(st.none() | steps, st.booleans(), st.booleans(), st.lists(steps, max_size=3).map(tuple)),
+    min_size=1,
+    max_size=5,
 ).map(lambda rows: [Copy(rank, *row) for rank, row in enumerate(rows)])
 
 

@@ -74,7 +74,9 @@ class Fabric:
         meeting = self._meetings.setdefault((*m.key, m.sequence), Meeting())
         meeting.ops[process.rank] = op
         w = self.world
-        if m.key in self._cut or (w.scenario.resets and any(not p.alive for p in m.peers)):
+        if m.failed:
+            self.finish(op, False)  # aborted while it was being launched
+        elif m.key in self._cut or (w.scenario.resets and any(not p.alive for p in m.peers)):
             w.after(w.lag(0.01), self.finish, op, False)
         elif len(meeting.ops) == w.scenario.world_size:
             self._complete(meeting)

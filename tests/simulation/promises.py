@@ -312,7 +312,8 @@ class Promises:
         codes = {a.logic.orders.exit_code for a in w.agents if a.logic.orders is not None}
         if len(codes) != 1:
             self._broken(3, f"agents ended with different verdicts: {codes}")
-        if codes == {0} and s.library:
+        left = any(f.kind == "leave" for f in w.fired)  # who leaves with exit code 0 says himself that he is done
+        if codes == {0} and s.library and not left:
             attempt = max(self._good_ends, default=-1)
             if self._good_ends.get(attempt) != set(range(s.world_size)):
                 self._broken(2, "the job succeeded although not every rank came to its end")
