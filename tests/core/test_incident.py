@@ -8,7 +8,7 @@ from onward.core.facts import FaultReport
 from onward.core.incident import Incident, describe
 
 KILLED = FaultReport("signal", 2, 1, step=20, text="SIGKILL", at=-1.0)
-ECHO = FaultReport("exception", 0, 1, step=20, text="RuntimeError: connection closed", retryable="communication", at=5.0)
+ECHO = FaultReport("exception", 0, 1, step=20, text="RuntimeError: closed", retryable="communication", at=5.0)
 
 
 def opened(at: float = 100.0, faults: tuple[FaultReport, ...] = (KILLED,)) -> Incident:

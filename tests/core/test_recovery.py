@@ -102,8 +102,8 @@ class Driven:
         return self.each(stage=Stage.FORMED, generation=self.job.generation, resumed=False, fault=None).go()
 
 
-def error(rank: int, text: str = "ValueError: no", step: int = 20, retryable: str = "", at: float = 50.0) -> FaultReport:
-    return FaultReport("exception", rank, 1, step=step, text=text, retryable=retryable, at=at, traceback="Traceback ...")
+def error(rank: int, text: str = "ValueError", step: int = 20, retryable: str = "", at: float = 50.0) -> FaultReport:
+    return FaultReport("exception", rank, 1, step=step, text=text, retryable=retryable, at=at, traceback="Traceback")
 
 
 # ------------------------------------------------------------------------------------------------ start, form, run
@@ -343,7 +343,7 @@ def test_no_copy_left_starts_all_again() -> None:
     assert "no complete copy" in d.closed[0].why[-1]
 
 
-# ------------------------------------------------------------------------------------------------ policies, budget, bugs
+# ---------------------------------------------------------------------------------------- policies, budget, bugs
 
 
 @pytest.mark.parametrize("policies", ["exit", "retry,exit"])

@@ -243,7 +243,7 @@ class Promises:
         found = -1
         for p in members:
             step, clean, undo = p.tx.standing()
-            if not p._begun or p.left_loop or p.stuck:
+            if not p._begun or p.left_loop or p.stuck or p.failing:
                 continue
             for candidate in [step] * clean + [step - 1] * undo:
                 if candidate > found and all(self._can_reach(r, candidate, job) for r in range(job.world_size)):

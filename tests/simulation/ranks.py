@@ -105,7 +105,7 @@ class RankProcess:
         self.committed = 0  # furthest step this process told its user about
         self.passed = 0  # steps whose block it has come out of, really or for show
         self.received = 0  # step of the state it was last given
-        self.left_loop = False
+        self.left_loop = self.failing = False
         self._spare = True
         self._begun = self._resumed = self._finished = False
         self._results: list[int] = []  # of the collectives since the last commit
@@ -441,6 +441,7 @@ class RankProcess:
             if self.membership.broken:
                 self._note_break()
             elif not e.retryable:
+                self.failing = True
                 self._report(Stage.TRAINING, fault=self._fault("exception", str(e)))
                 yield w.lag(0.02)
                 raise ScriptFailed from e

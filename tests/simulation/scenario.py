@@ -125,8 +125,9 @@ def draw(rng: Random) -> Scenario:
     if rng.random() < 0.25:
         s.faults.append(_control_fault(rng, s))
     hanging = [f for f in s.faults if f.kind == "hang"]
-    for fault in hanging[1:] if not s.eval_section else hanging:
-        fault.kind = "stop"  # if every rank computes for ever nobody waits, and nobody can tell it from hard work
+    alone = s.eval_section or any(f.kind == "leave" for f in s.faults)
+    for fault in hanging if alone else hanging[1:]:
+        fault.kind = "stop"  # when nobody waits, or slowness is declared legal, nobody can tell it from hard work
     if not s.library:
         for fault in s.faults:
             fault.kind = "kill" if fault.kind in ("stop", "hang") else fault.kind  # nothing shows that these live

@@ -18,7 +18,9 @@ from onward.wire import messages as m
 from onward.wire.frames import decode
 
 FAULT = FaultReport("signal", 2, 1, step=20, text="SIGKILL", at=-1.0)
-ORDER = m.RankOrder(rank=1, incarnation=2, generation=3, want="form", form=m.Form(world_size=4, step=20, part="receive"))
+FORM = m.Form(world_size=4, step=20, part="receive")
+ORDER = m.RankOrder(rank=1, incarnation=2, generation=3, want="form", form=FORM)
+FACTS = RankFacts(rank=0, node=0, incarnation=1, stage=Stage.PAUSED, fault=FAULT, progress=Progress(step=3))
 EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
     (m.from_rank, m.Hello(process=1, pid=2)),
     (m.from_rank, m.Report(stage="paused", generation=3, step=20, scope="step", fault=FAULT, local_steps=[19, 20])),
@@ -36,7 +38,7 @@ EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
             version=1,
             term=1,
             orders_version=1,
-            ranks=[RankFacts(rank=0, node=0, incarnation=1, stage=Stage.PAUSED, fault=FAULT, progress=Progress(step=3))],
+            ranks=[FACTS],
             record=b"record",
         ),
     ),
@@ -91,7 +93,7 @@ def test_any_bytes_are_refused_with_a_wire_error(body: bytes) -> None:
 
 
 trees = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8) | st.binary(max_size=8),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=8) | st.binary(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )

@@ -73,7 +73,7 @@ def test_ages_are_never_negative(path: str) -> None:
 def test_a_number_that_does_not_fit_is_refused_and_changes_nothing(path: str) -> None:
     page = Page(path)
     page.set("step", 3)
-    with pytest.raises(ValueError, match="range|format"):
+    with pytest.raises(ValueError, match=r"range|format"):
         page.set("step", 2**63)
     assert page.get("step") == 3
 

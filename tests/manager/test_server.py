@@ -1,0 +1,225 @@
+"""The manager's port: agents of this job are served, whatever else knocks is refused and counted, and nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.core.facts import RankFacts, Stage
+from onward.core.policy import parse_policies
+from onward.core.recovery import Limits
+from onward.errors import WireError
+from onward.manager.journal import read
+from onward.manager.logic import ManagerSettings
+from onward.manager.server import ManagerServer
+from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.messages import AgentFacts, Orders, encoder, from_manager
+
+TOKEN = b"the secret of this job, 32 bytes"
+LIMIT_S = 60.0
+SETTINGS = ManagerSettings(world_size=2, nodes=1, policies=parse_policies("retry,recover-in-place"), limits=Limits())
+
+
+class Meeting:
+    """A manager that serves on loopback, and ways to come to it."""
+
+    def __init__(self, server: ManagerServer, port: int) -> None:
+        self.server = server
+        self.port = port
+
+    async def knock(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def agent(self, version: int = 1, node: int = 0, stage: Stage = Stage.STARTING) -> Agent:
+        reader, writer = await self.knock()
+        await greet_server(reader, writer, TOKEN, LIMIT_S)
+        made = Agent(reader, writer)
+        made.say(version, node, stage)
+        return made
+
+    async def until(self, test: Callable[[], bool]) -> None:
+        async def wait() -> None:
+            while not test():
+                await asyncio.sleep(0.01)
+
+        await asyncio.wait_for(wait(), LIMIT_S)
+
+    async def closed(self, reader: asyncio.StreamReader) -> None:
+        """The manager hangs up."""
+        async def drain() -> None:
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1 << 16):
+                    pass
+
+        await asyncio.wait_for(drain(), LIMIT_S)
+
+
+class Agent:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING) -> None:
+        ranks = [RankFacts(rank=r, node=0, incarnation=1, stage=stage, library=True) for r in (0, 1)]
+        facts = AgentFacts(node=node, version=version, term=0, orders_version=0, ranks=ranks)
+        self.writer.write(pack(encoder, facts))
+
+    async def orders(self, phase: str) -> Orders:
+        """The first orders of that phase."""
+        while True:
+            message = decode(from_manager, await asyncio.wait_for(read_frame(self.reader), LIMIT_S))
+            if isinstance(message, Orders) and message.phase == phase:
+                return message
+
+
+def serving(body: Callable[[Meeting], Awaitable[Any]], journal: Path | None = None) -> None:
+    async def go() -> None:
+        sock = socket.create_server(("127.0.0.1", 0))
+        server = ManagerServer(SETTINGS, TOKEN, journal)
+        serve = asyncio.get_running_loop().create_task(server.serve(sock, idle_s=3600.0))
+        try:
+            await body(Meeting(server, sock.getsockname()[1]))
+            assert not serve.done(), "the manager serves on"
+        finally:
+            serve.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serve
+
+    asyncio.run(go())
+
+
+def test_an_agent_gets_orders_and_the_job_is_in_the_journal(tmp_path: Path) -> None:
+    async def body(m: Meeting) -> None:
+        agent = await m.agent()
+        orders = await agent.orders("Starting")
+        assert [o.want for o in orders.ranks] == ["start", "start"]
+        agent.say(2, stage=Stage.SETUP)
+        orders = await agent.orders("Forming")
+        assert (orders.generation, orders.term) == (1, 1)
+        assert read(tmp_path / "journal")[-1] == orders.job
+
+    serving(body, tmp_path / "journal")
+
+
+def test_a_new_manager_goes_on_from_the_journal(tmp_path: Path) -> None:
+    async def first(m: Meeting) -> None:
+        agent = await m.agent(stage=Stage.SETUP)
+        await agent.orders("Forming")
+
+    async def second(m: Meeting) -> None:
+        orders = await (await m.agent(stage=Stage.SETUP)).orders("Forming")
+        assert (orders.generation, orders.term) == (1, 2), "the same generation, under a new term"
+
+    serving(first, tmp_path / "journal")
+    serving(second, tmp_path / "journal")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"\xff" * 100, b"GET / HTTP/1.0\r\n\r\n", struct.pack(">I", 0xFFFFFFFF), struct.pack(">I", 32) + b"x" * 32, b""],
+    ids=["garbage", "http", "4 GB", "wrong proof", "nothing"],
+)
+def test_a_stranger_is_refused_and_the_job_goes_on(said: bytes) -> None:
+    async def body(m: Meeting) -> None:
+        agent = await m.agent()
+        await agent.orders("Starting")
+        reader, writer = await m.knock()
+        writer.write(said)
+        if not said:
+            writer.close()
+        else:
+            await m.closed(reader)
+        await m.until(lambda: m.server.refused == 1)
+        agent.say(2, stage=Stage.SETUP)
+        await agent.orders("Forming")
+        assert m.server.connected == 1
+
+    serving(body)
+
+
+def test_one_that_says_nothing_holds_nobody_up() -> None:
+    async def body(m: Meeting) -> None:
+        silent = [await m.knock() for _ in range(50)]
+        agent = await m.agent(stage=Stage.SETUP)
+        await agent.orders("Forming")
+        for reader, _ in silent:
+            await m.closed(reader)
+        assert m.server.refused == 50
+
+    serving(body)
+
+
+def test_one_that_knows_the_token_but_speaks_nonsense_is_cut_off() -> None:
+    async def body(m: Meeting) -> None:
+        agent = await m.agent()
+        await agent.orders("Starting")
+        reader, writer = await m.knock()
+        await greet_server(reader, writer, TOKEN, LIMIT_S)
+        writer.write(struct.pack(">I", 5) + b"\xc1hihi")
+        await m.closed(reader)
+        assert m.server.refused == 1
+        agent.say(2, stage=Stage.SETUP)
+        await agent.orders("Forming")
+
+    serving(body)
+
+
+def test_a_node_that_is_none_of_ours_is_refused() -> None:
+    async def body(m: Meeting) -> None:
+        agent = await m.agent()
+        await agent.orders("Starting")
+        for node in (-1, 1, 7):
+            stranger = await m.agent(node=node, stage=Stage.EXITED)
+            await m.closed(stranger.reader)
+        assert m.server.refused == 3
+        agent.say(2, stage=Stage.SETUP)
+        await agent.orders("Forming")
+
+    serving(body)
+
+
+def test_an_agent_that_comes_back_takes_the_place_of_its_old_connection() -> None:
+    async def body(m: Meeting) -> None:
+        old = await m.agent(version=9)
+        await old.orders("Starting")
+        new = await m.agent(version=1)
+        await new.orders("Starting")
+        await m.closed(old.reader)
+        assert m.server.connected == 1
+        new.say(2, stage=Stage.SETUP)
+        await new.orders("Forming")
+
+    serving(body)
+
+
+def test_an_old_report_does_not_undo_a_newer_one() -> None:
+    async def body(m: Meeting) -> None:
+        agent = await m.agent()
+        await agent.orders("Starting")
+        agent.say(5, stage=Stage.STARTING)
+        agent.say(4, stage=Stage.SETUP)  # late: reordered on its way
+        agent.say(6, stage=Stage.STARTING)
+        with pytest.raises((asyncio.TimeoutError, WireError)):
+            await asyncio.wait_for(agent.orders("Forming"), 0.5)
+        assert m.server.phase == "Starting"
+
+    serving(body)
+
+
+def test_a_journal_that_cannot_be_written_does_not_stop_the_job(tmp_path: Path) -> None:
+    async def body(m: Meeting) -> None:
+        journal = m.server._journal
+        assert journal is not None
+        journal.close()  # from here on every write fails
+        agent = await m.agent(stage=Stage.SETUP)
+        orders = await agent.orders("Forming")
+        assert orders.generation == 1
+
+    serving(body, tmp_path / "journal")
