@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import psutil
 
 from onward.agent import control, evidence
 from onward.agent.chaos import OWN_KINDS
@@ -494,8 +495,9 @@ class Launcher:
             if isinstance(message, ControlRequest):
                 return await self._desk.serve(message, reader, writer)
             assert isinstance(message, Hello)
-            if message.process not in self.logic.processes or message.process in self._writers:
-                raise WireError("no process of this job has that number")
+            known = self.logic.processes.get(message.process)
+            if known is None or not known.alive or message.process in self._writers:
+                raise WireError(f"process {message.process} is no process of this job, or no more, or is here already")
             number, pid = message.process, message.pid
             self._writers[number] = writer
             while True:
@@ -537,7 +539,7 @@ class Launcher:
             for followers in self._followers.values():
                 for f in followers:
                     f.poll()
-            self._apply(self.logic.want_spares())
+            self._apply(self.logic.want_spares(self._room_for_spare))
             self._own_chaos()
             self.witness.look()
             self._count()
@@ -548,6 +550,24 @@ class Launcher:
             if not self._starting:
                 self._strangers = reap_orphans(known, self._strangers)
             self.observer.status(self.view())
+
+    def _room_for_spare(self) -> bool:
+        """A spare may take what a rank takes; a machine that this would fill is better off without."""
+        if time.monotonic() < self._no_room_until:
+            return False
+        pids = [c.pid for n, c in self._children.items() if n in self.logic.current.values()]
+        try:
+            needed = max((psutil.Process(pid).memory_info().rss for pid in pids[:1]), default=0)
+        except psutil.Error:
+            return False
+        if psutil.virtual_memory().available > 2 * needed + (256 << 20):
+            return True
+        if not self._no_room_until:
+            self.observer.note("not enough free memory for spares; a replacement will be forked when it is needed")
+        self._no_room_until = time.monotonic() + 10.0
+        return False
+
+    _no_room_until = 0.0
 
     def _own_chaos(self) -> None:
         """Carry out the injected faults that are the launcher's to carry out."""

@@ -238,8 +238,11 @@ class AgentLogic:
 
     # ------------------------------------------------------------------------------------------ spares
 
-    def want_spares(self) -> list[Effect]:
-        """Start a spare where one is missing. One at a time: building it takes the ranks' cores."""
+    def want_spares(self, room: Callable[[], bool] = lambda: True) -> list[Effect]:
+        """Start a spare where one is missing. One at a time: building it takes the ranks' cores.
+
+        `room` says whether there is memory for one more process.
+        """
         o = self.orders
         if o is None or self.stopping or self.settings.spares == "none" or o.phase != "Running":
             return []
@@ -253,7 +256,7 @@ class AgentLogic:
         for rank in ranks:
             p = self.processes[self.current[rank]]
             begun = p.alive and p.report is not None and p.report.resumed and p.progress.step >= 2
-            if begun and self._spare_tries.get(rank, 0) < SPARE_TRIES:
+            if begun and self._spare_tries.get(rank, 0) < SPARE_TRIES and room():
                 self._spare_tries[rank] = self._spare_tries.get(rank, 0) + 1
                 s = self._new(rank, 0, spare=True, stand_in=True, attempt=o.attempt)
                 return [StartProcess(s.number, rank, 0, True, s.attempt)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onward.manager.journal import Journal, read
 
-RECORDS = [b"first", b"x" * 300, b"\0\0\0\0\0\0\0\0", b"last"]
+RECORDS = [b"first", b"x" * 40, b"\0\0\0\0\0\0\0\0", b"last"]
 
 
 @pytest.fixture

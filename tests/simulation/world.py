@@ -144,6 +144,12 @@ class World:
             if self.agents_done == len(self.agents):
                 return
 
+    @property
+    def attempts(self) -> int:
+        """How often everybody was started again."""
+        job = self.manager.logic.job if self.manager is not None else None
+        return job.attempt if job is not None else 0
+
     # ------------------------------------------------------------------------------------------ managers
 
     def start_manager(self, journal: str) -> None:

@@ -1,0 +1,84 @@
+"""The commands in the README and the docs are run as they stand."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+pytestmark = pytest.mark.torch
+
+
+def commands():
+    """Every `onward ...` command in a console block, with where it stands."""
+    found = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for block in re.findall(r"```console\n(.*?)```", path.read_text(), re.S):
+            for line in block.splitlines():
+                for command in line.split("#")[0].split(";"):
+                    if command.strip().startswith("onward "):
+                        found.append((path.name, command.strip()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a script called train.py."""
+    tmp = tmp_path_factory.mktemp("docs")
+    shutil.copy(ROOT / "examples/ddp_min.py", tmp / "train.py")
+    return tmp
+
+
+@pytest.fixture(scope="module")
+def running(place):
+    """A job that goes on for as long as it is needed."""
+    command = [str(BIN / "onward"), "run", "--nproc-per-node", "4", "train.py", "--steps", "100000000"]
+    with open(place / "out", "w") as out:
+        p = subprocess.Popen(command, cwd=place, stdout=out, stderr=out)
+    deadline = time.monotonic() + 120
+    while "step 10 " not in (place / "out").read_text():
+        assert p.poll() is None, (place / "out").read_text()
+        assert time.monotonic() < deadline, "the job did not begin"
+        time.sleep(0.1)
+    yield p
+    p.terminate()
+    assert p.wait(60) == 143
+
+
+def test_there_are_commands():
+    verbs = {c.split()[1] for _, c in commands()}
+    assert {"run", "ps", "status", "chaos"} <= verbs
+
+
+@pytest.mark.parametrize(("where", "command"), [c for c in commands() if c[1].split()[1] == "run"])
+def test_a_run_of_the_docs(place, where, command):
+    p = subprocess.run(
+        command, shell=True, cwd=place, capture_output=True, text=True, timeout=240, check=False, env=_env()
+    )
+    assert p.returncode == 0, f"{where}: {command}\n{p.stderr[-2000:]}"
+    assert "Succeeded" in p.stderr
+
+
+@pytest.mark.parametrize(("where", "command"), sorted({c for c in commands() if c[1].split()[1] != "run"}))
+def test_a_look_at_a_running_job(place, running, where, command):
+    words = command.split()
+    if words[1] in ("status", "chaos"):
+        command = " ".join([*words[:2], str(running.pid), *words[2:]])  # other jobs may run on this machine
+    p = subprocess.run(
+        command, shell=True, cwd=place, capture_output=True, text=True, timeout=240, check=False, env=_env()
+    )
+    assert p.returncode == 0, f"{where}: {command}\n{p.stdout}{p.stderr}"
+    assert p.stdout
+
+
+def _env():
+    import os
+
+    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}

@@ -1,0 +1,134 @@
+"""What once went wrong, as small scenarios. Each was found by a seed; seeds change their meaning, these do not."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+from .scenario import ALL_POLICIES, Fault, Scenario
+
+PLAIN = Scenario(
+    world_size=3, nodes=1, steps=6, spares="none", policies=ALL_POLICIES, max_restarts=32767, faults=[], setup_s=0.05
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`story` says what used to happen."""
+
+    name: str
+    story: str
+    scenario: Scenario
+    phase: str = "Succeeded"
+    attempts: int = 0  # restarts of everybody that are right here
+
+    def fresh(self) -> Scenario:
+        return copy.deepcopy(self.scenario)
+
+
+def _case(name: str, story: str, *faults: Fault, phase: str = "Succeeded", attempts: int = 0, **changes: object) -> Case:
+    return Case(name, story, replace(PLAIN, faults=list(faults), **changes), phase, attempts)  # type: ignore[arg-type]
+
+
+CASES = (
+    _case("orders are lost", "nobody sent them again", nodes=3, loss=0.3),
+    _case(
+        "a replacement dies before it can speak",
+        "taken for a script without the library: everybody started again and all steps were lost",
+        Fault("kill", 1, "publish", 3),
+        Fault("kill", 1, "boot", replaced=True),
+    ),
+    _case(
+        "a replacement fails to start",
+        "the same",
+        Fault("kill", 1, "publish", 3),
+        Fault("start-fails", 1, "start", replaced=True),
+    ),
+    _case(
+        "a manager with another clock, pausing",
+        "deadlines are times of the old manager's clock: they passed at once, or never",
+        Fault("kill", 1, "forward", 3),
+        Fault("manager-kill", phase="Pausing", journal="kept"),
+    ),
+    _case(
+        "a manager with another clock, forming",
+        "the same",
+        Fault("kill", 1, "forward", 3),
+        Fault("manager-kill", phase="Forming", journal="lost"),
+    ),
+    _case(
+        "a hang between the last collective and the gate",
+        "all ranks had entered the same number of collectives, so nobody was to blame",
+        Fault("hang", 1, "applied", 3),
+        noise=True,
+    ),
+    _case("a hang in the last step", "who was done did not count as waiting", Fault("hang", 2, "optimizer", 5)),
+    _case("a stopped process after the loop", "nobody looked any more", Fault("stop", 2, "finish"), attempts=1),
+    _case("a hang in set-up", "nobody looked yet", Fault("hang", 1, "setup"), attempts=1),
+    _case("a stop before the library is there", "a wait without a deadline", Fault("stop", 1, "boot"), attempts=1),
+    _case(
+        "a replacement stops while it rehearses",
+        "it had declared that it may be slow, so the pause was prolonged for ever",
+        Fault("kill", 1, "publish", 3),
+        Fault("stop", 1, "setup", replaced=True),
+        attempts=1,
+    ),
+    _case(
+        "one rank hangs while the group forms",
+        "all who waited for it were taken for hung too, and the last copy of the state went with them",
+        Fault("kill", 1, "publish", 3),
+        Fault("hang", 0, "connect", 3),
+    ),
+    _case(
+        "a replacement hangs while it is given the state",
+        "a parked process always looked as if it had arrived",
+        Fault("kill", 1, "publish", 3),
+        Fault("hang", 1, "receive", replaced=True),
+    ),
+    _case(
+        "a journal without its last record",
+        "of two records of one generation the older was believed, and ranks that had moved on were taken for hung",
+        Fault("drop", 0, "entered", 3),
+        Fault("manager-kill", phase="Forming", delay_s=0.05, journal="torn"),
+    ),
+    _case(
+        "a manager dies while ranks end",
+        "some had ended well, the others waited to be told so",
+        Fault("manager-kill", phase="Finishing", delay_s=0.002, journal="lost"),
+        nodes=3,
+    ),
+    _case(
+        "three of four killed at once",
+        "three ranks were counted as one failure that came back three times",
+        *(Fault("kill", r, "begin", 3) for r in range(3)),
+        Fault("kill", 0, "setup", replaced=True),
+        world_size=4,
+    ),
+    _case("a hang that comes back", "its text was never the same twice", Fault("hang", 1, "forward", 3, always=True),
+          phase="Failed", attempts=9),  # fmt: skip
+    _case("a rank that leaves early", "nobody waited for it by name", Fault("leave", 1, "forward", 3), resets=False),
+    _case(
+        "a long transfer before the end",
+        "pages are older than reports: whoever was given the state slowly was taken for hung",
+        Fault("raise-memory", 2, "reduced", 5),
+        transfer_s=0.9,
+    ),
+    _case(
+        "a partition while ranks become done",
+        "ranks that wait for the manager were taken for a stall",
+        Fault("partition", at=0.3, for_s=1.5),
+    ),
+    _case(
+        "a fault while the replacement has already joined",
+        "it went on waiting for its first group and was taken for hung",
+        Fault("kill", 1, "publish", 3),
+        Fault("kill", 0, "formed", 3),
+    ),
+    _case(
+        "a second rank dies while ranks are in an evaluation",
+        "who had finished it was believed to need nothing more from the others",
+        Fault("kill", 0, "begin", 3),
+        Fault("kill", 1, "stand", 3),
+        eval_every=3,
+    ),
+)

@@ -1,0 +1,100 @@
+"""Thousands of small jobs in a hostile world: every promise holds after every event, and every mutant is caught."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from .cases import CASES, Case
+from .conftest import DEFAULT_SEEDS
+from .mutants import MUTANTS, Mutant, planted
+from .scenario import BLOCK_POINTS, CONTROL, DEADLY, RAISED, RECOVERY_POINTS, STEP_POINTS
+from .world import Outcome, World, simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+LAST_LINES = 40
+
+
+def explain(outcome: Outcome) -> str:
+    """The end of the story, and how to see all of it."""
+    told = World(outcome.seed, trace=True).run()
+    lines = "\n".join((told.trace or [])[-LAST_LINES:])
+    return (
+        f"seed {outcome.seed}: {outcome.broken}\n{lines}\n{outcome.scenario}\n"
+        f"replay: python -m tests.simulation {outcome.seed} --trace\n"
+        f"or:     python -m pytest tests/simulation -k replay --seed {outcome.seed}"
+    )
+
+
+def test_promises_hold(seeds: range) -> None:
+    for seed in seeds:
+        outcome = simulate(seed)
+        assert not outcome.broken, explain(outcome)
+        assert outcome.phase in ("Succeeded", "Failed"), explain(outcome)
+
+
+def test_replay(replayed: int) -> None:
+    outcome = simulate(replayed)
+    assert not outcome.broken, explain(outcome)
+
+
+def test_same_seed_same_history() -> None:
+    for seed in range(0, 60, 3):
+        once, again = simulate(seed, trace=True), simulate(seed, trace=True)
+        assert once.digest == again.digest
+        assert once.events == again.events
+
+
+def test_same_history_in_another_process() -> None:
+    """String hashes differ from process to process; no order may depend on them."""
+    code = "from tests.simulation.world import simulate; print([simulate(s, trace=True).digest for s in range(12)])"
+    told = set()
+    for salt in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        command = [sys.executable, "-c", code]
+        told.add(subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(told) == 1
+
+
+def test_every_kind_of_fault_fires() -> None:
+    kinds: Counter[str] = Counter()
+    points: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
+    for seed in range(400):
+        world = World(seed)
+        phases[world.run().phase] += 1
+        kinds.update(f.kind for f in world.fired)
+        points.update(f.point for f in world.fired if f.point)
+    everything = {*DEADLY, *RAISED, *CONTROL, "bug", "drop", "kill-spare", "pause-process", "start-fails"}
+    assert everything <= set(kinds)
+    assert {*BLOCK_POINTS, *STEP_POINTS, *RECOVERY_POINTS} <= set(points)
+    assert phases["Succeeded"] > 300
+    assert phases["Failed"] > 0
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_is_caught(mutant: Mutant) -> None:
+    with planted(mutant):
+        for seed in range(DEFAULT_SEEDS):
+            if simulate(seed).broken:
+                return
+    pytest.fail(f"no default seed notices that {mutant.what}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name.replace(" ", "-"))
+def test_what_once_went_wrong(case: Case) -> None:
+    fired = 0
+    for seed in range(12):
+        world = World(seed, trace=True, scenario=case.fresh())
+        outcome = world.run()
+        story = "\n".join((outcome.trace or [])[-LAST_LINES:])
+        assert not outcome.broken, f"{case.story}\n{story}\n{outcome.broken}"
+        assert outcome.phase == case.phase, f"{case.story}\n{story}"
+        assert world.attempts <= case.attempts, f"{case.story}\n{story}"
+        fired += len(world.fired) == len(world.scenario.faults) or case.phase == "Failed"
+    assert fired, "in no seed did all the faults fire"
