@@ -6,32 +6,28 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
-import struct
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 import psutil
 
 from onward.agent import control, evidence
+from onward.agent.birth import OTHER_PYTHON, Births
 from onward.agent.chaos import OWN_KINDS
 from onward.agent.desk import Desk
-from onward.agent.environment import rank_environment
+from onward.agent.helpers import Guard, OwnManager
 from onward.agent.logic import AgentLogic, AgentSettings, Effect, KillProcess, Process, Say, SendRank, StartProcess
-from onward.agent.logs import Follower, tail, user_directory
+from onward.agent.logs import Follower, tail
 from onward.agent.obituary import Obituaries
 from onward.agent.observer import Diary, JobView, Observer, Outcome, RankView
-from onward.agent.processes import MARK, Child, become_reaper, die_with, disown, kill_tree, reap_orphans, run_module
-from onward.agent.rank import RankSpec
+from onward.agent.places import Places
+from onward.agent.processes import Child, become_reaper, kill_tree, reap_orphans
 from onward.agent.settings import RunSettings, Streams
 from onward.agent.tally import Tally
 from onward.agent.warmth import WarmParent
@@ -62,8 +58,6 @@ TICK_S = 0.05
 FACTS_S = 0.1
 GREETING_S = 5.0
 ONE_SIGNAL_S = 0.5
-OTHER_PYTHON = "PYTHON_EXEC"  # torchrun's variable for the interpreter that runs the script, when it is not this one
-LONGEST_BASE = 80  # the path of a unix socket must fit into 108 bytes
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
     "that failed add: run = onward.init(), run.protect(model=model, optimizer=optimizer), and train in "
@@ -83,26 +77,21 @@ class Launcher:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._followers: dict[int, list[Follower]] = {}
         self._pages: dict[int, pages.Page] = {}
-        self._logs: dict[int, tuple[Path, Path]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._incidents: list[Incident] = []
         self._open_incident: Incident | None = None
         self._evidence: dict[tuple[int, int], str] = {}
-        self._manager: Child | None = None
         self._manager_writer: asyncio.StreamWriter | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
         self._warm: WarmParent | None = None
         self._stop_signal = 0
         self._stopped_at = 0.0
         self._strangers: set[int] = set()  # children that we do not know yet
-        self._starting = 0  # processes that may be forked already and are not known yet
         self._sent_at = 0.0
         self._started_at = time.monotonic()
         self._done = asyncio.Event()
         self._top_step = 0
         self._total_steps = 0
         self._loss: float | None = None
-        self._ports: dict[int, int] = {}  # attempt -> MASTER_PORT
         self._control_fd = -1
         self._obituaries = Obituaries()
         self._tally = Tally()
@@ -119,19 +108,19 @@ class Launcher:
         """Run the job to its end and leave nothing behind."""
         s = self.settings
         become_reaper()
-        self.log_dir = _log_directory(s.log_dir, self.name)
-        self.run_dir = _private_directory()
+        self.places = Places(s.log_dir, self.name)
+        self.log_dir = self.places.log_dir
         self.observer = Diary(self.observer, self.log_dir / "events.log")
+        self._make_logic()
+        self._guard = Guard(self.places.run_dir)
+        self._births = Births(s, self.places, self._token)
+        self._manager = OwnManager(s, self._token, self.log_dir, self.observer.note)
         try:
-            self._make_logic()
-            self._start_guard()
             self._handle_signals()
-            server = await asyncio.start_unix_server(self._on_rank_connection, path=str(self.run_dir / "agent.sock"))
+            server = await asyncio.start_unix_server(self._on_rank_connection, path=self.places.socket)
             self._publish()
-            self._listen_for_agents()
-            self._start_manager()
             if s.warm and not os.environ.get(OTHER_PYTHON):
-                self._warm = WarmParent(s, self._environment_for_warmth(), self.observer.note)
+                self._warm = WarmParent(s, {**os.environ, "OMP_NUM_THREADS": "1"}, self.observer.note)
                 self._warm.start()
             self._spawn(self._talk_to_manager())
             self._spawn(self._tick())
@@ -150,14 +139,14 @@ class Launcher:
         entry = control.ControlFile(
             pid=os.getpid(),
             job=self.name,
-            socket=str(self.run_dir / "agent.sock"),
+            socket=self.places.socket,
             token=self._token.hex(),
             log_dir=str(self.log_dir),
             started_at=time.time(),
             script=self.settings.script,
             world_size=self.settings.nproc * self.settings.max_nodes,
         )
-        self._control_fd = control.publish(self.run_dir, entry)
+        self._control_fd = control.publish(self.places.run_dir, entry)
 
     def _make_logic(self) -> None:
         s = self.settings
@@ -173,31 +162,16 @@ class Launcher:
                 retry_on=s.retry_on,
                 injections=self._injections,
             ),
-            self._paths,
-            self._local_steps,
+            self.places.of,
+            self.places.local_steps,
         )
-
-    def _start_guard(self) -> None:
-        command = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py")), str(self.run_dir)]
-        self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        Child(disown(self._guard), self._on_guard_exit)
-
-    def _on_guard_exit(self, code: int) -> None:
-        if not self._done.is_set():
-            self._start_guard()
-            for number, child in self._children.items():
-                self._tell_guard(f"+{child.pid} {self._mark(number)}\n")
-
-    def _tell_guard(self, line: str) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._guard.stdin.write(line.encode())
-                self._guard.stdin.flush()
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for name in {*self.settings.signals, "SIGINT", "SIGTERM"}:
             number = getattr(signal, name, None)
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # started with nohup: who logs out does not mean us
             if number is not None:
                 loop.add_signal_handler(number, self._on_signal, number)
 
@@ -212,6 +186,7 @@ class Launcher:
         self._stop_signal, self._stopped_at = number, time.monotonic()
         name = signal.Signals(number).name
         self.observer.note(f"{name} received; ending all ranks within {self.settings.grace_s:g} s")
+        self._manager.retire()
         self._apply(self.logic.stop())
         self._check_end()
 
@@ -224,14 +199,10 @@ class Launcher:
             self._sweep(number)
         if self._warm is not None:
             self._warm.stop()
-        if self._manager is not None:
-            self._manager.signal(signal.SIGKILL)
-        self._tell_guard(".\n")
-        if self._guard is not None and self._guard.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._guard.stdin.close()
+        self._manager.stop()
+        self._guard.stop()
         await asyncio.sleep(0.01)
-        shutil.rmtree(self.run_dir, ignore_errors=True)
+        self.places.remove()
         if self._control_fd >= 0:
             os.close(self._control_fd)
 
@@ -251,44 +222,10 @@ class Launcher:
 
     # ------------------------------------------------------------------------------------------ manager
 
-    def _listen_for_agents(self) -> None:
-        """The manager's socket is ours, so that a new manager takes it over and no port is ever lost."""
-        self._manager_socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self._manager_port = self._manager_socket.getsockname()[1]
-
-    def _start_manager(self) -> None:
-        s = self.settings
-        fd = self._manager_socket.fileno()
-        spec = {
-            "fd": fd,
-            "parent": os.getpid(),
-            "world_size": s.nproc * s.max_nodes,
-            "nodes": 1,
-            "policies": [p.value for p in s.policies],
-            "limits": {"max_restarts": s.max_restarts},
-            "hang_floor_s": s.hang_floor_s,
-            "hang_first_s": 120.0,
-            "journal": str(self.log_dir / "journal"),
-        }
-        command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())
-        env = {**os.environ, "ONWARD_TOKEN": self._token.hex()}
-        with _appending(self.log_dir / "manager.log") as said:
-            p = subprocess.Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-        self._manager = Child(disown(p), self._on_manager_exit)
-
-    @property
-    def manager_pid(self) -> int:
-        return self._manager.pid if self._manager is not None else 0
-
-    def _on_manager_exit(self, code: int) -> None:
-        if not self._done.is_set() and not self.logic.stopping:
-            self.observer.note(f"the manager ended ({_how(code)}); starting a new one, ranks train on")
-            self._start_manager()
-
     async def _talk_to_manager(self) -> None:
         while True:
             try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._manager_port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", self._manager.port)
             except OSError:
                 await asyncio.sleep(0.02)
                 continue
@@ -396,87 +333,35 @@ class Launcher:
         p = self.logic.processes.get(effect.process)
         if p is None:
             return
-        self._starting += 1
         try:
-            pid = await self._make_process(p)
+            pid = await self._births.start(p, self._warm)
+            self._pages[p.number] = pages.Page(self.places.of(p)[0])
         except OSError as e:
             self.observer.note(f"rank {p.rank}: could not start a process: {e}")
             self._apply(self.logic.on_exit(p.number, 71))
             return
-        finally:
-            self._starting -= 1
+        self._follow(p, *self.places.logs(p))
         self.logic.on_started(p.number, pid)
-        self._tell_guard(f"+{pid} {self._mark(p.number)}\n")
+        self._guard.add(pid, self.places.mark(p.number))
         number = p.number
         self._children[number] = Child(pid, lambda code: self._on_exit(number, code))
         if p.killed:
             self._children[number].signal(signal.SIGKILL)
         self._apply([])
 
-    async def _make_process(self, p: Process) -> int:
-        page, local_dir = self._paths(p)
-        pages.create(page)
-        os.makedirs(local_dir, exist_ok=True)
-        self._pages[p.number] = pages.Page(page)
-        out, err = (self.log_dir / f"rank{p.rank}.{p.number:03d}.{n}.log" for n in ("stdout", "stderr"))
-        self._logs[p.number] = (out, err)
-        out.touch()
-        err.touch()
-        self._follow(p, out, err)
-        spec = self._spec(p, str(out), str(err))
-        if self._warm is not None:
-            pid = await self._warm.fork(spec)
-            if pid:
-                return pid
-        return _cold_start(spec)
-
-    def _spec(self, p: Process, out: str, err: str) -> RankSpec:
-        s = self.settings
-        env = rank_environment(s, p.rank, p.attempt, max(p.incarnation - 1, 0), self._master_port(p.attempt))
-        env["ONWARD_SOCKET"] = str(self.run_dir / "agent.sock")
-        env["ONWARD_TOKEN"] = self._token.hex()
-        env["ONWARD_PROCESS"] = str(p.number)
-        env[MARK] = self._mark(p.number)
-        env["TORCHELASTIC_ERROR_FILE"] = str(self._error_path(p))
-        return RankSpec(
-            process=p.number,
-            parent=os.getpid(),
-            env=env,
-            launch=s.launch,
-            script=s.script,
-            args=list(s.script_args),
-            cwd=os.getcwd(),
-            out=out,
-            err=err,
-        )
-
-    def _mark(self, number: int) -> str:
-        return f"{self.run_dir.name}.{number}"
-
-    def _master_port(self, attempt: int) -> int:
-        if self.settings.master_port is not None:
-            return self.settings.master_port
-        if attempt not in self._ports:
-            with socket.create_server(("127.0.0.1", 0)) as s:
-                self._ports[attempt] = s.getsockname()[1]
-        return self._ports[attempt]
-
-    def _environment_for_warmth(self) -> dict[str, str]:
-        return {**os.environ, "OMP_NUM_THREADS": "1"}
-
     def _on_exit(self, number: int, code: int) -> None:
         self._sweep(number)
         p = self.logic.processes.get(number)
         for follower in self._followers.pop(number, []):
             follower.poll(last=True)
-        self._tell_guard(f"-{self._children[number].pid}\n")
+        self._guard.drop(self._children[number].pid)
         self._writers.pop(number, None)
         if p is not None and p.number in self._pages:
             self._read_page(p)
         self.witness.exited(self._children[number].pid, code)
         if p is not None and not p.spare:
             local_rank = p.rank - self.logic.settings.first_rank
-            self._obituaries.dead(p, local_rank, code, self._logs[number], self._error_path(p))
+            self._obituaries.dead(p, local_rank, code, self.places.logs(p), self.places.error_file(p))
         self._apply(self.logic.on_exit(number, code))
         self._children.pop(number, None)
         self._pages.pop(number, None)
@@ -485,7 +370,7 @@ class Launcher:
     def _sweep(self, number: int) -> None:
         child = self._children.get(number)
         if child is not None:
-            kill_tree(child.pid, self._mark(number))
+            kill_tree(child.pid, self.places.mark(number))
 
     async def _on_rank_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = 0
@@ -545,9 +430,9 @@ class Launcher:
             self._count()
             if self.logic.changed or time.monotonic() - self._sent_at >= FACTS_S:
                 self._send_facts()
-            known = {c.pid for c in self._children.values()} | {self.manager_pid}
-            known |= {self._guard.pid if self._guard else 0, self._warm.pid if self._warm else 0} | evidence.helpers
-            if not self._starting:
+            known = {c.pid for c in self._children.values()} | {self._manager.pid}
+            known |= {self._guard.pid, self._warm.pid if self._warm else 0} | evidence.helpers
+            if not self._births.under_way:
                 self._strangers = reap_orphans(known, self._strangers)
             self.observer.status(self.view())
 
@@ -591,7 +476,7 @@ class Launcher:
     def _own_pids(self, kind: str) -> list[int]:
         match kind:
             case "kill-manager":
-                return [self.manager_pid]
+                return [self._manager.pid]
             case "kill-agent":
                 return [os.getpid()]
             case "kill-warm-parent":
@@ -643,18 +528,6 @@ class Launcher:
                 self.observer.line(p.rank, stream, text)
 
         return emit
-
-    def _paths(self, p: Process) -> tuple[str, str]:
-        return str(self.run_dir / f"process{p.number}.page"), str(self.run_dir / f"rank{p.rank}.{p.attempt}")
-
-    def _local_steps(self, p: Process) -> tuple[int, ...]:
-        found = []
-        for i in range(2):
-            with contextlib.suppress(OSError, struct.error), open(f"{self._paths(p)[1]}/slot{i}", "rb") as f:
-                (step,) = struct.unpack("<q", f.read(8))
-                if step >= 0:
-                    found.append(step)
-        return tuple(sorted(found))
 
     def view(self) -> JobView:
         """The job as it stands, for people."""
@@ -715,9 +588,6 @@ class Launcher:
         if orders is not None and orders.exit_code is not None and not alive:
             self._done.set()
 
-    def _error_path(self, p: Process) -> Path:
-        return self.log_dir / f"rank{p.rank}.{p.number:03d}.error.json"
-
     def _outcome(self) -> Outcome:
         if self._crash is not None:
             raise OnwardError(f"internal error in the launcher: {self._crash!r}") from self._crash
@@ -757,64 +627,3 @@ class Launcher:
             refused=self.refused,
             dropped=self.logic.dropped,
         )
-
-
-def _how(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-def _appending(path: Path) -> BinaryIO:
-    """Open for more, or for nothing when the directory is gone: what stands there is not worth a job."""
-    try:
-        return path.open("ab")
-    except OSError:
-        return open(os.devnull, "ab")
-
-
-def _private_directory() -> Path:
-    """A directory that only we can read, in shared memory where there is some."""
-    for base in control.bases():
-        try:
-            if shutil.disk_usage(base).free >= 16 << 20 and len(str(base)) <= LONGEST_BASE:
-                return Path(tempfile.mkdtemp(prefix=control.PREFIX, dir=base))
-        except OSError:
-            continue
-    tried = " nor ".join(str(base) for base in control.bases())
-    raise OnwardError(
-        f"neither {tried} can be used for the sockets and status pages of the ranks: it must be writable, have 16 MB"
-        f" free, and its name at most {LONGEST_BASE} letters; make room there, or set TMPDIR to another directory"
-    )
-
-
-def _log_directory(base: Path | None, job_name: str) -> Path:
-    """A new directory for every run, as with torchrun: an earlier run's logs and journal are not this one's."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    try:
-        return Path(tempfile.mkdtemp(prefix=f"{job_name}-{stamp}-", dir=base if base is not None else user_directory()))
-    except OSError as e:
-        raise OnwardError(f"no place for the logs ({e}); give a directory with --log-dir") from e
-
-
-def _cold_start(spec: RankSpec) -> int:
-    if spec.launch == "program":
-        return _start_program(spec, [spec.script])
-    if spec.env.get(OTHER_PYTHON):
-        module = ["-m"] if spec.launch == "module" else []
-        return _start_program(spec, [spec.env[OTHER_PYTHON], "-u", *module, spec.script])
-    # Everybody on the machine can read a command line, so the environment, with its secrets, is not in it.
-    command = run_module("onward.agent.rank", msgspec.structs.replace(spec, env={}).packed().decode())
-    return disown(subprocess.Popen(command, env=spec.env, stdin=subprocess.DEVNULL))
-
-
-def _start_program(spec: RankSpec, command: list[str]) -> int:
-    with open(spec.out, "ab") as out, open(spec.err, "ab") as err:
-        p = subprocess.Popen(
-            [*command, *spec.args],
-            env=spec.env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            preexec_fn=lambda: die_with(spec.parent),
-        )
-    return disown(p)

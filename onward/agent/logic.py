@@ -289,7 +289,7 @@ class AgentLogic:
                     if message.stage == Stage.PARKED.value:
                         self._spare_tries[p.rank] = 0
                 self.changed = True
-            case Recorded():
+            case Recorded() if self.orders is None or p.attempt == self.orders.attempt:
                 self._log.setdefault(p.rank, {})[message.index] = message.data
             case StoreRequest():
                 return self._on_store(p, message)

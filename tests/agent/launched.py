@@ -241,6 +241,7 @@ class Onward:
                 env={**clean, **(env or {})},
                 cwd=cwd or self.tmp,
                 start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
             )
         self.started.append(Launched(p, tmp, logs))
         return self.started[-1]

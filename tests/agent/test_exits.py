@@ -102,6 +102,15 @@ def test_a_signal_ends_everything_in_order(onward: Onward, number: int, code: in
     job.nothing_left()
 
 
+def test_nohup_means_what_it_says(onward: Onward) -> None:
+    """Whoever starts a job with nohup and logs out wants it to go on."""
+    job = onward.start(onward.script("tell('up', os.getpid())\nwait_for('finish')"), prefix=["nohup"])
+    job.pids("up", 2)
+    kill(job.pid, signal.SIGHUP)
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+
+
 def test_one_that_ignores_sigterm_is_killed_after_the_grace_period(onward: Onward) -> None:
     job = onward.start("--grace", "1.5", onward.script(IGNORES))
     ranks = job.pids("up", 2)

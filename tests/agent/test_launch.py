@@ -68,14 +68,15 @@ def test_another_interpreter(onward: Onward) -> None:
     assert (onward.tmp / "told.asked").read_text() == f"-u {script} --flag\n"
 
 
-def test_files_in_the_current_directory_shadow_nothing_of_ours(onward: Onward) -> None:
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_files_in_the_current_directory_shadow_nothing_of_ours(onward: Onward, warm: bool) -> None:
     cwd = onward.tmp / "work"
     cwd.mkdir()
     told = str(onward.tmp / "told.shadowed")
     for name in ("onward.py", "torch.py", "msgspec.py", "asyncio.py", "click.py", "runpy.py", "socket.py"):
         (cwd / name).write_text(f"print({name!r}, file=open({told!r}, 'a'))\nraise SystemExit(99)\n")
     script = onward.script("tell('ran', RANK)")
-    job = onward.run(script, cwd=cwd)
+    job = onward.run(script, cwd=cwd, warm=warm, env=onward.stub_torch())
     assert job.process.returncode == 0, job.err
     assert sorted(job.said("ran", 2)) == ["0", "1"]
     assert job._told("shadowed") == []

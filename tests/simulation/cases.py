@@ -21,13 +21,23 @@ class Case:
     scenario: Scenario
     phase: str = "Succeeded"
     attempts: int = 0  # restarts of everybody that are right here
+    restarts: int = 12  # of anybody
 
     def fresh(self) -> Scenario:
         return copy.deepcopy(self.scenario)
 
 
-def _case(name: str, story: str, *faults: Fault, phase: str = "Succeeded", attempts: int = 0, **changes: object) -> Case:
-    return Case(name, story, replace(PLAIN, faults=list(faults), **changes), phase, attempts)  # type: ignore[arg-type]
+def _case(
+    name: str,
+    story: str,
+    *faults: Fault,
+    phase: str = "Succeeded",
+    attempts: int = 0,
+    restarts: int = 12,
+    **changes: object,
+) -> Case:
+    scenario = replace(PLAIN, faults=list(faults), **changes)  # type: ignore[arg-type]
+    return Case(name, story, scenario, phase, attempts, restarts)
 
 
 CASES = (
@@ -67,17 +77,17 @@ CASES = (
     _case("a hang in set-up", "nobody looked yet", Fault("hang", 1, "setup"), attempts=1),
     _case("a stop before the library is there", "a wait without a deadline", Fault("stop", 1, "boot"), attempts=1),
     _case(
-        "a replacement stops while it rehearses",
+        "a replacement hangs while it rehearses",
         "it had declared that it may be slow, so the pause was prolonged for ever",
         Fault("kill", 1, "publish", 3),
-        Fault("stop", 1, "setup", replaced=True),
+        Fault("hang", 1, "rehearse", replaced=True),
         attempts=1,
     ),
     _case(
         "one rank hangs while the group forms",
         "all who waited for it were taken for hung too, and the last copy of the state went with them",
         Fault("kill", 1, "publish", 3),
-        Fault("hang", 0, "connect", 3),
+        Fault("hang", 0, "open", 3),
     ),
     _case(
         "a replacement hangs while it is given the state",
@@ -98,14 +108,18 @@ CASES = (
         nodes=3,
     ),
     _case(
-        "three of four killed at once",
-        "three ranks were counted as one failure that came back three times",
-        *(Fault("kill", r, "begin", 3) for r in range(3)),
-        Fault("kill", 0, "setup", replaced=True),
-        world_size=4,
+        "five of six killed at once",
+        "five ranks were counted as one failure that came back five times",
+        *(Fault("kill", r, "begin", 3) for r in range(5)),
+        world_size=6,
     ),
-    _case("a hang that comes back", "its text was never the same twice", Fault("hang", 1, "forward", 3, always=True),
-          phase="Failed", attempts=9),  # fmt: skip
+    _case(
+        "a hang that comes back",
+        "its text was never the same twice, so it came back for ever",
+        Fault("hang", 1, "forward", 3, always=True),
+        phase="Failed",
+        restarts=3,
+    ),
     _case("a rank that leaves early", "nobody waited for it by name", Fault("leave", 1, "forward", 3), resets=False),
     _case(
         "a long transfer before the end",

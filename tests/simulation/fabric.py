@@ -150,7 +150,8 @@ class Fabric:
             self._fail(request)
             return
         before = source.tx.shared
-        self.world.after(self.world.lag(self.world.scenario.transfer_s), self._served, source, request, before)
+        took = min(self.world.lag(self.world.scenario.transfer_s), 1.5)  # below what a group may take to form
+        self.world.after(took, self._served, source, request, before)
 
     def _served(self, source: RankProcess, request: Request, before: int) -> None:
         if request.failed or not request.receiver.alive:

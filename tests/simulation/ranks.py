@@ -330,6 +330,7 @@ class RankProcess:
         w, s = self.world, self.world.scenario
         yield w.lag(0.05)
         self.at("boot")
+        yield 0.001
         if not s.library:
             yield from self._plain_script()
             return
@@ -589,6 +590,7 @@ class RankProcess:
     def _park(self) -> Thread:
         self.page.section = 1
         yield self.world.lag(self.world.scenario.forward_s)
+        self.at("rehearse")
         self._report(Stage.PARKED, generation=0)
         self.at("parked")
         last = 0

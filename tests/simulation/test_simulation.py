@@ -96,5 +96,6 @@ def test_what_once_went_wrong(case: Case) -> None:
         assert not outcome.broken, f"{case.story}\n{story}\n{outcome.broken}"
         assert outcome.phase == case.phase, f"{case.story}\n{story}"
         assert world.attempts <= case.attempts, f"{case.story}\n{story}"
+        assert outcome.restarts <= case.restarts, f"{case.story}\n{story}"
         fired += len(world.fired) == len(world.scenario.faults) or case.phase == "Failed"
     assert fired, "in no seed did all the faults fire"

@@ -1,0 +1,83 @@
+"""Where a run keeps its things: a private directory in shared memory, and a directory for its logs."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+from onward.agent import control
+from onward.agent.logic import Process
+from onward.agent.logs import user_directory
+from onward.errors import OnwardError
+
+LONGEST_BASE = 80  # the path of a unix socket must fit into 108 bytes
+ROOM_BYTES = 16 << 20
+
+
+class Places:
+    """The directories of one run, made new for it, and the names of the files in them."""
+
+    def __init__(self, log_base: Path | None, job_name: str) -> None:
+        self.log_dir = _log_directory(log_base, job_name)
+        self.run_dir = _private_directory()
+
+    @property
+    def socket(self) -> str:
+        return str(self.run_dir / "agent.sock")
+
+    def of(self, p: Process) -> tuple[str, str]:
+        """A process's status page, and the directory of its rank's local state."""
+        return str(self.run_dir / f"process{p.number}.page"), str(self.run_dir / f"rank{p.rank}.{p.attempt}")
+
+    def logs(self, p: Process) -> tuple[Path, Path]:
+        out, err = (self.log_dir / f"rank{p.rank}.{p.number:03d}.{n}.log" for n in ("stdout", "stderr"))
+        return out, err
+
+    def error_file(self, p: Process) -> Path:
+        return self.log_dir / f"rank{p.rank}.{p.number:03d}.error.json"
+
+    def mark(self, number: int) -> str:
+        """Stands in the environment of everything that process `number` starts."""
+        return f"{self.run_dir.name}.{number}"
+
+    def local_steps(self, p: Process) -> tuple[int, ...]:
+        """Which steps the local state of a process's rank is kept of."""
+        found = []
+        for i in range(2):
+            with contextlib.suppress(OSError, struct.error), open(f"{self.of(p)[1]}/slot{i}", "rb") as f:
+                (step,) = struct.unpack("<q", f.read(8))
+                if step >= 0:
+                    found.append(step)
+        return tuple(sorted(found))
+
+    def remove(self) -> None:
+        """The logs stay."""
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+
+
+def _private_directory() -> Path:
+    """A directory that only we can read, in shared memory where there is some."""
+    for base in control.bases():
+        try:
+            if shutil.disk_usage(base).free >= ROOM_BYTES and len(str(base)) <= LONGEST_BASE:
+                return Path(tempfile.mkdtemp(prefix=control.PREFIX, dir=base))
+        except OSError:
+            continue
+    tried = " nor ".join(str(base) for base in control.bases())
+    raise OnwardError(
+        f"neither {tried} can be used for the sockets and status pages of the ranks: it must be writable, have 16 MB"
+        f" free, and its name at most {LONGEST_BASE} letters; make room there, or set TMPDIR to another directory"
+    )
+
+
+def _log_directory(base: Path | None, job_name: str) -> Path:
+    """A new directory for every run, as with torchrun: an earlier run's logs and journal are not this one's."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{job_name}-{stamp}-", dir=base if base is not None else user_directory()))
+    except OSError as e:
+        raise OnwardError(f"no place for the logs ({e}); give a directory with --log-dir") from e

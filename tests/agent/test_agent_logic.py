@@ -1,0 +1,277 @@
+"""The agent's bookkeeping: orders of the past are dropped, messages of the dead too, the rest is carried out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.agent.kvstore import GenerationStore
+from onward.agent.logic import AgentLogic, AgentSettings, KillProcess, SendRank, StartProcess
+from onward.core.facts import FaultReport, Progress, Stage
+from onward.wire.messages import (
+    Hello,
+    Injected,
+    Injection,
+    Orders,
+    RankOrder,
+    Recorded,
+    Report,
+    StoreReply,
+    StoreRequest,
+    Welcome,
+)
+
+
+def agent(spares: str = "none", **more: object) -> AgentLogic:
+    settings = AgentSettings(node=0, first_rank=0, local_ranks=2, world_size=2, spares=spares, **more)  # type: ignore
+    return AgentLogic(settings, lambda p: (f"/page{p.number}", f"/local{p.rank}"), lambda p: (3, 4))
+
+
+def orders(
+    want: str = "start", term: int = 1, version: int = 1, generation: int = 0, incarnations: tuple[int, ...] = (1, 1),
+    attempt: int = 0, phase: str = "Starting",
+) -> Orders:  # fmt: skip
+    ranks = [
+        RankOrder(rank=r, incarnation=i, generation=generation, want=want)  # type: ignore[arg-type]
+        for r, i in enumerate(incarnations)
+    ]
+    return Orders(
+        term=term, version=version, generation=generation, ranks=ranks, attempt=attempt, phase=phase, job=b"record"
+    )
+
+
+def up(a: AgentLogic) -> AgentLogic:
+    """Two ranks that have said hello, and run generation 1."""
+    a.on_orders(orders())
+    for number in (1, 2):
+        a.on_started(number, 1000 + number)
+        a.on_rank(number, Hello(process=number, pid=1000 + number))
+    a.on_orders(orders("run", version=2, generation=1, phase="Running"))
+    return a
+
+
+def started(effects: list) -> list[tuple[int, int]]:
+    return [(e.rank, e.incarnation) for e in effects if isinstance(e, StartProcess)]
+
+
+def sent(effects: list) -> list[tuple[int, object]]:
+    return [(e.process, e.message) for e in effects if isinstance(e, SendRank)]
+
+
+# ------------------------------------------------------------------------------------------------ orders
+
+
+def test_orders_start_each_rank_once() -> None:
+    a = agent()
+    assert started(a.on_orders(orders())) == [(0, 1), (1, 1)]
+    assert started(a.on_orders(orders())) == [], "the same again changes nothing"
+    assert a.facts(0.0).record == b"record", "what must outlive the manager is kept"
+
+
+@pytest.mark.parametrize(("term", "version"), [(1, 5), (1, 0), (0, 99)])
+def test_orders_of_the_past_are_dropped_and_counted(term: int, version: int) -> None:
+    a = agent()
+    a.on_orders(orders(term=2, version=1))
+    assert a.on_orders(orders("stop", term=term, version=version)) == []
+    assert a.dropped == 1
+    assert a.term == 2
+
+
+def test_a_new_manager_may_start_its_numbers_again() -> None:
+    a = agent()
+    a.on_orders(orders(term=1, version=50))
+    effects = a.on_orders(orders(term=2, version=1, incarnations=(1, 2)))
+    assert a.dropped == 0
+    assert [e.process for e in effects if isinstance(e, KillProcess)] == [2]
+
+
+def test_the_next_incarnation_starts_when_the_kernel_says_that_the_last_is_gone() -> None:
+    a = up(agent())
+    effects = a.on_orders(orders("pause", version=3, generation=2, incarnations=(1, 2)))
+    assert [e.process for e in effects if isinstance(e, KillProcess)] == [2]
+    assert started(effects) == []
+    again = a.on_orders(orders("pause", version=4, generation=2, incarnations=(1, 2)))
+    assert not any(isinstance(e, KillProcess | StartProcess) for e in again)
+    assert started(a.on_exit(2, -9)) == [(1, 2)]
+    assert a.on_exit(2, -9) == [], "told twice"
+
+
+def test_after_the_end_nothing_is_started() -> None:
+    a = up(agent())
+    assert {e.process for e in a.stop() if isinstance(e, KillProcess)} == {1, 2}
+    assert started(a.on_exit(1, -15)) == []
+    assert started(a.on_orders(orders("start", version=9, incarnations=(2, 2)))) == []
+
+
+# ------------------------------------------------------------------------------------------------ ranks
+
+
+def test_a_process_is_told_who_it_is() -> None:
+    a = agent()
+    a.on_orders(orders())
+    ((number, welcome),) = sent(a.on_rank(2, Hello(process=2, pid=5)))
+    assert isinstance(welcome, Welcome)
+    assert (number, welcome.rank, welcome.world_size, welcome.page, welcome.local_dir) == (2, 1, 2, "/page2", "/local1")
+
+
+@pytest.mark.parametrize("number", [0, 3, -1, 99])
+def test_a_number_that_is_no_process_is_dropped_and_counted(number: int) -> None:
+    a = up(agent())
+    assert a.on_rank(number, Report(stage="done", generation=1)) == []
+    assert a.dropped == 1
+
+
+def test_the_last_words_of_a_dead_process_change_nothing() -> None:
+    a = up(agent())
+    a.on_exit(2, -9)
+    a.on_rank(2, Report(stage="done", generation=1, step=7))
+    assert a.dropped == 1
+    (facts,) = [f for f in a.facts(0.0).ranks if f.rank == 1]
+    assert (facts.stage, facts.exit_code) == (Stage.EXITED, -9)
+
+
+def test_a_fault_is_told_of_the_process_that_reports_it_whatever_it_says() -> None:
+    a = up(agent())
+    lie = FaultReport("exception", rank=99, incarnation=77, text="x", at=1.0)
+    a.on_rank(2, Report(stage="training", generation=1, fault=lie))
+    (facts,) = [f for f in a.facts(0.0).ranks if f.rank == 1]
+    assert facts.fault is not None
+    assert (facts.fault.rank, facts.fault.incarnation) == (1, 1)
+
+
+def test_an_injection_fires_once() -> None:
+    a = agent(injections=(Injection(id=1, kind="kill", rank=1),))
+    a.on_orders(orders())
+    assert [i.id for _, w in sent(a.on_rank(2, Hello(process=2, pid=5))) for i in w.injections] == [1]
+    a.on_rank(2, Injected(id=1))
+    a.on_exit(2, -9)
+    a.on_orders(orders("pause", version=2, generation=1, incarnations=(1, 2)))
+    (welcome,) = [w for _, w in sent(a.on_rank(3, Hello(process=3, pid=6))) if isinstance(w, Welcome)]
+    assert welcome.injections == []
+
+
+# ------------------------------------------------------------------------------------------------ spares
+
+
+def with_spare() -> AgentLogic:
+    a = up(agent(spares="one"))
+    for p in a.processes.values():
+        p.progress = Progress(step=5)
+        a.on_rank(p.number, Report(stage="training", generation=1, step=5, resumed=True))
+    assert started(a.want_spares()) == [(0, 0)]
+    a.on_rank(3, Hello(process=3, pid=7))
+    return a
+
+
+def test_a_parked_spare_takes_the_place_at_once() -> None:
+    a = with_spare()
+    a.on_rank(3, Report(stage="parked", generation=0))
+    a.on_exit(1, -9)
+    effects = a.on_orders(orders("pause", version=3, generation=2, incarnations=(2, 1)))
+    assert started(effects) == []
+    assert a.current[0] == 3
+    assert [f.incarnation for f in a.facts(0.0).ranks] == [2, 1]
+
+
+def test_a_spare_may_not_touch_the_store() -> None:
+    a = with_spare()
+    ((_, reply),) = sent(a.on_rank(3, StoreRequest(id=1, generation=1, op="set", key="k")))
+    assert isinstance(reply, StoreReply)
+    assert reply.error
+
+
+def test_a_spare_that_dies_again_and_again_is_given_up() -> None:
+    a = with_spare()
+    tries = 1
+    number = 3
+    while a.on_exit(number, 1) or started(a.want_spares()):
+        number += 1
+        tries += 1
+        assert tries < 10
+    assert tries == 6, "three times for each rank"
+
+
+def test_a_restart_of_the_job_ends_the_spares_and_forgets_what_was_recorded() -> None:
+    a = with_spare()
+    a.on_rank(1, Recorded(scope="setup", index=0, data=b"old"))
+    effects = a.on_orders(orders(version=3, generation=2, incarnations=(2, 2), attempt=1))
+    assert {e.process for e in effects if isinstance(e, KillProcess)} == {1, 2, 3}
+    a.on_rank(1, Recorded(scope="setup", index=1, data=b"on its way when the orders came"))
+    for number in (1, 2, 3):
+        effects = a.on_exit(number, -9)
+    fresh = a.current[0]
+    a.on_rank(fresh, Hello(process=fresh, pid=8))
+    assert a._welcome(replace(a.processes[fresh], stand_in=True)).log == []
+
+
+# ------------------------------------------------------------------------------------------------ the store
+
+
+@pytest.mark.parametrize("generation", [0, 2, 1 << 40])
+def test_a_store_answers_for_the_current_generation_only(generation: int) -> None:
+    a = up(agent())
+    assert a.on_rank(1, StoreRequest(id=1, generation=1, op="get", key="k")) == []
+    ((_, reply),) = sent(a.on_rank(2, StoreRequest(id=1, generation=generation, op="set", key="k", value=b"stale")))
+    assert isinstance(reply, StoreReply)
+    assert reply.error
+    assert a.dropped == 1
+    answers = dict(sent(a.on_rank(2, StoreRequest(id=2, generation=1, op="set", key="k", value=b"now"))))
+    assert answers[1] == StoreReply(id=1, value=b"now"), "and who waits there is not forgotten"
+
+
+def ask(store: GenerationStore, process: int, op: str, key: str = "k", **more: object) -> list[tuple[int, StoreReply]]:
+    return store.handle(process, StoreRequest(id=process, generation=1, op=op, key=key, **more))  # type: ignore[arg-type]
+
+
+def test_what_is_set_can_be_read_and_counted() -> None:
+    s = GenerationStore(1, 2)
+    ask(s, 1, "set", value=b"a")
+    ask(s, 1, "append", value=b"b")
+    assert ask(s, 2, "get") == [(2, StoreReply(id=2, value=b"ab"))]
+    assert ask(s, 2, "count")[0][1].number == 1
+    assert ask(s, 2, "check")[0][1].number == 1
+    assert [ask(s, 2, "delete")[0][1].number for _ in range(2)] == [1, 0]
+
+
+def test_all_who_wait_are_answered_when_it_comes() -> None:
+    s = GenerationStore(1, 3)
+    assert ask(s, 1, "get") == ask(s, 2, "get") == []
+    replies = dict(ask(s, 3, "add", amount=5))
+    assert replies == {3: StoreReply(id=3, number=5), 1: StoreReply(id=1, value=b"5"), 2: StoreReply(id=2, value=b"5")}
+
+
+def test_adding_to_what_is_no_number_is_an_error_and_not_the_end() -> None:
+    s = GenerationStore(1, 2)
+    ask(s, 1, "set", value=b"abc")
+    ((_, reply),) = ask(s, 1, "add", amount=1)
+    assert "not a number" in reply.error
+    assert ask(s, 2, "get")[0][1].value == b"abc"
+    ask(s, 1, "set", key="n", value=str(2**63 - 1).encode())
+    ((_, reply),) = ask(s, 1, "add", key="n", amount=1)
+    assert reply.error, "as it could not be sent"
+
+
+@given(st.lists(st.integers(-1000, 1000), max_size=20))
+def test_counters_count(amounts: list[int]) -> None:
+    s = GenerationStore(1, 2)
+    answers = [ask(s, 1, "add", amount=a)[0][1].number for a in amounts]
+    assert answers == [sum(amounts[: n + 1]) for n in range(len(amounts))]
+
+
+def test_a_gate_opens_for_all_at_once_with_what_they_agree_on() -> None:
+    s = GenerationStore(1, 2)
+    assert ask(s, 1, "arrive", amount=3) == []
+    assert ask(s, 1, "arrive", amount=3) == [], "one that comes twice is still one"
+    assert dict(ask(s, 2, "arrive", amount=3)) == {1: StoreReply(id=1, number=3), 2: StoreReply(id=2, number=3)}
+    assert ask(s, 1, "arrive", amount=1) == [], "and is shut again behind them"
+    assert {r.number for _, r in ask(s, 2, "arrive", amount=2)} == {0}, "they do not agree"
+
+
+def test_compare_and_set() -> None:
+    s = GenerationStore(1, 2)
+    assert ask(s, 1, "compare_set", value=b"a")[0][1].value == b"a"
+    assert ask(s, 1, "compare_set", expected=b"x", value=b"b")[0][1].value == b"a"
+    assert ask(s, 1, "compare_set", expected=b"a", value=b"b")[0][1].value == b"b"
