@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -134,10 +134,8 @@ class Job:
 
     def incidents(self) -> list[dict]:
         """onward's own account."""
-        try:
-            return [json.loads(text) for text in (self.out / "logs" / "incidents.jsonl").read_text().splitlines()]
-        except FileNotFoundError:
-            return []
+        files = (self.out / "logs").rglob("incidents.jsonl")
+        return [json.loads(text) for file in files for text in file.read_text().splitlines()]
 
     # ------------------------------------------------------------------------------------------ waiting
 
@@ -160,7 +158,7 @@ class Job:
         """Until so many spares are parked. Returns how long that took."""
         begun = time.monotonic()
         self.wait(f"{wanted} spares", lambda: self._parked() >= wanted, bound_s, every_s=0.3)
-        time.sleep(0.3 + 4 * self.step_s(begun - 5))  # the page says so just before they rehearse two steps
+        time.sleep(0.3 + 4 * median(self.step_times()[-10:]))  # the page says so just before they rehearse two steps
         return time.monotonic() - begun
 
     def _parked(self) -> int:
@@ -183,7 +181,7 @@ class Job:
         fault = Fault(kind, rank, at, bound_s)
         while time.monotonic() < at + bound_s:
             time.sleep(0.03)
-            if self._resumed_at(fault, pids) is not None:
+            if self._first_after(fault, pids) is not None:
                 time.sleep(SETTLE_S)
                 done = self._judge(fault, pids)
                 if done is not None:
@@ -201,28 +199,36 @@ class Job:
         self.wait("the error to be raised", lambda: raised.exists() and raised.read_text(), 30)
         return float(raised.read_text())
 
-    def _resumed_at(self, fault: Fault, pids: list[int]) -> int | None:
+    def _first_after(self, fault: Fault, pids: list[int]) -> Line | None:
         """The first step that the struck rank committed after the fault; after a kill, in another process."""
         for line in self.lines()[fault.rank]:
             if line.at > fault.at and (fault.kind == "retry" or line.pid != pids[fault.rank]):
-                return line.step
+                return line
         return None
 
     def _judge(self, fault: Fault, pids: list[int]) -> Fault | None:
         """The moment at which every rank was past the next step, and how many committed steps had to be done again."""
-        lines, resumed = self.lines(), self._resumed_at(fault, pids)
-        assert resumed is not None
-        moments = []
-        for rank in range(self.ranks):
-            replaced = lines[rank][-1].pid != pids[rank]
-            after = [line for line in lines[rank] if line.at > fault.at and (line.pid != pids[rank]) == replaced]
-            past = [line.at for line in after if replaced or line.step >= resumed]
-            if not past:
-                return None
-            moments.append(past[0])
-        before = max(line.step for of_rank in lines for line in of_rank if line.at <= fault.at)
-        cost = max(moments) - fault.at
-        return Fault(fault.kind, fault.rank, fault.at, fault.bound_s, cost, max(0, before + 1 - resumed))
+        lines, first = self.lines(), self._first_after(fault, pids)
+        assert first is not None
+        replaced = [lines[rank][-1].pid != pids[rank] for rank in range(self.ranks)]
+        resumed = first.step
+        # A replacement may begin with the line of a step that the others have behind them, and its rank had too, but
+        # for the line. They would write that of a new step at about the same time, so what is much earlier tells.
+        early = (fault.at + first.at) / 2
+        kept = [of_rank for rank, of_rank in enumerate(lines) if not replaced[rank]]
+        if fault.kind != "retry" and any(x.step == resumed and x.at < early for of_rank in kept for x in of_rank):
+            resumed += 1
+        moments, lost = [], 0
+        for rank, of_rank in enumerate(lines):
+            for before, line in pairwise(of_rank):
+                new = line.at > fault.at and line.pid != pids[rank] if replaced[rank] else line.at > early
+                if new and (line.step >= resumed or all(replaced)):
+                    moments.append(line.at)
+                    lost = max(lost, before.step + 1 - line.step)
+                    break
+        if len(moments) < self.ranks:
+            return None
+        return replace(fault, recover_s=max(moments) - fault.at, steps_lost=lost)
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

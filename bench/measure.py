@@ -14,19 +14,18 @@ import psutil
 from jobs import Fault, Job, JobDied, Launcher, launchers, median, p95
 
 RANKS = 4
-FAULT_JOB = {"every": 20, "batch": 256}  # a step of some 30 ms, a checkpoint every 20 steps
+FAULT_JOB: dict[str, object] = {"every": 20, "batch": 256}  # a step of some 30 ms, a checkpoint every 20 steps
 STORM_S = 15.0  # between two faults of a storm
 STATE_BYTES = 12  # of one parameter under AdamW: itself and two moments, float32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much is done."""
 
     rounds: int  # of the round-robin of launchers
-    ours: int  # faults of each kind in a job of onward
-    theirs: int  # and of a peer, where each takes many seconds
-    stops: int
+    ours: list[str]  # faults of one job of onward
+    theirs: list[str]  # and of a peer, where each takes many seconds
     never_s: float  # a peer that has not recovered by then is said not to
     slow_kills: int  # with 5 s of set-up in the script
     step_rounds: int
@@ -34,11 +33,35 @@ class Plan:
     both_s: float  # of the two sides in the same processes
     sizes: tuple[tuple[int, int], ...]  # (width, layers) of the larger models
     size_kills: int
-    storms: int
+    storms: int  # pairs of a stretch with a fault and one without
 
 
-FULL = Plan(3, 6, 2, 3, 20, 4, 3, 8, 30, ((1024, 10), (2048, 24)), 2, 6)
-QUICK = Plan(1, 2, 1, 1, 5, 0, 0, 4, 8, ((1024, 10),), 1, 1)
+FULL = Plan(
+    rounds=3,
+    ours=["kill", "retry"] * 5 + ["stop"] * 3,
+    theirs=["kill", "retry", "kill"],
+    never_s=20,
+    slow_kills=3,
+    step_rounds=2,
+    block_s=7,
+    both_s=30,
+    sizes=((1024, 10), (2048, 24)),
+    size_kills=2,
+    storms=5,
+)
+QUICK = Plan(
+    rounds=1,
+    ours=["kill", "retry", "kill", "retry", "stop"],
+    theirs=["kill"],
+    never_s=5,
+    slow_kills=0,
+    step_rounds=0,
+    block_s=4,
+    both_s=8,
+    sizes=((1024, 10),),
+    size_kills=1,
+    storms=1,
+)
 
 
 @dataclass
@@ -95,8 +118,7 @@ def faults(bench: Bench) -> dict[tuple[str, str], Samples]:
     for number in range(plan.rounds):
         for launcher in sides:
             ours = launcher.name == "onward"
-            kinds = ["kill", "retry"] * (plan.ours if ours else plan.theirs)
-            kinds += ["stop"] * (plan.stops if ours else number == 0)
+            kinds = plan.ours if ours else plan.theirs + ["stop"] * (number == 0)
             bound = 60.0 if ours else 90.0
             with bench.job(launcher.name, launcher, **FAULT_JOB) as job:
                 strike_all(job, seen, launcher.name, kinds, victims, bound, plan.never_s)
@@ -110,7 +132,7 @@ def strike_all(job: Job, seen, name: str, kinds: list[str], victims: Iterator[in
     kind = kinds[0]
     try:
         for kind in kinds:
-            job.wait_steps(25)
+            job.wait_steps(10)
             if name == "onward":
                 job.wait_spares(RANKS, 60)
             calm = job.step_s(time.monotonic() - 3)
@@ -153,7 +175,7 @@ def without_spare(bench: Bench) -> dict[tuple[str, str], Samples]:
     """Kills where the replacement must be forked and must run the script first."""
     seen: dict[tuple[str, str], Samples] = defaultdict(Samples)
     with bench.job("onward, no spares", **FAULT_JOB) as job:
-        strike_all(job, seen, "onward, no spares", ["kill"] * bench.plan.ours, ranks_to_strike(), 60.0, 60.0)
+        strike_all(job, seen, "onward, no spares", ["kill"] * 5, ranks_to_strike(), 60.0, 60.0)
     return seen
 
 
@@ -310,7 +332,7 @@ def storm(bench: Bench) -> dict:
         "storm": [hurt for hurt, _ in pairs],
         "goodput": median([hurt / calm for hurt, calm in pairs]),
         "interval": [low, high],
-        "recover_s": [fault.recover_s for fault in struck if fault is not None],
+        "recovery_alone": 1 - sum(f.recover_s or f.bound_s for f in struck if f) / (STORM_S * len(struck)),
     }
 
 

@@ -213,7 +213,7 @@ def storm(bench: Bench) -> tuple[list[Row], object]:
         Row(
             f"storm: a kill or a retry every {measure.STORM_S:g} s",
             f"goodput {found['goodput']:.1%}",
-            f"{hurt} steps/s [{low:.1%} .. {high:.1%}]",
+            f"{hurt} steps/s [{low:.0%} .. {high:.0%}]; time not in recovery {found['recovery_alone']:.1%}",
             f"without faults {calm} steps/s",
             ">= 95 %",
             "met" if found["goodput"] >= 0.95 else "not met",

@@ -45,6 +45,7 @@ class FaultReport:
     traceback: str = ""
     retryable: str = ""  # "", "memory" or "communication": the device table's word for it
     at: float = 0.0  # wall clock seconds, for people
+    since_s: float = 0.0  # how long it had gone on before it was seen
 
     def signature(self) -> tuple[str, int, str]:
         """Equal for two failures that look like the same one at the same place."""

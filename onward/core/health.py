@@ -40,10 +40,10 @@ def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:
     waiting = {r: p for r, p in progress.items() if p.pending_s > 0.0 or p.gate}
     if not waiting or any(p.section for p in progress.values()):
         return None
-    longest = max(p.pending_s if not p.gate else p.idle_s for p in waiting.values())
+    front = max(p.launched for p in waiting.values())
+    longest = max(p.idle_s if p.gate else p.pending_s for p in waiting.values() if p.launched == front)
     if longest < limit / 2:
         return None
-    front = max(p.launched for p in waiting.values())
     blocked = [r for r, p in waiting.items() if p.launched == front and p.pending_s > 0.0]
     if not blocked:
         blocked = list(waiting)
@@ -52,7 +52,8 @@ def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:
         behind = {r: p for r, p in progress.items() if r not in waiting}  # past the last collective, not at the gate
     if behind:
         waited = min(longest, max(p.idle_s for p in behind.values()))  # who has just moved is late, not hung
-        guilty = tuple(sorted(r for r, p in behind.items() if p.idle_s >= limit / 2))
+        enough = limit if waited >= limit else limit / 2
+        guilty = tuple(sorted(r for r, p in behind.items() if p.idle_s >= enough))
         if not guilty:
             return None
         evidence = "; ".join(_describe(r, progress[r]) for r in guilty)

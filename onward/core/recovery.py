@@ -67,6 +67,7 @@ class Job:
     generation: int = 0
     incarnations: tuple[int, ...] = ()  # wanted, by rank
     attempt: int = 0  # restarts of the whole job
+    library: bool = False  # its script has been seen to use the library
     restarts_used: int = 0
     agreement: Agreement | None = None
     between: bool = False  # some rank stands in a collective between steps, or has run some since its last commit
@@ -198,8 +199,11 @@ def signal_name(number: int) -> str:
 def _starting(job: Job, facts: Facts, now: float) -> Decision:
     if _all(job, facts, lambda f: f.library and f.stage is Stage.SETUP):
         gen = job.generation + 1
-        new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=now + job.limits.form_s)
+        deadline = now + job.limits.form_s
+        new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=deadline, library=True)
         return Decision(new, (f"all {job.world_size} ranks are here; forming generation {gen}",))
+    if job.incident is not None and not job.library and _all(job, facts, lambda f: f.alive and f.pid > 0):
+        return Decision(_close(job, now), (), _was(job, now))  # of a plain script no more can be known
     if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
         return Decision(replace(job, deadline=now + job.limits.start_s))
     return Decision(job)
@@ -337,7 +341,8 @@ def _open(job: Job, faults: tuple[FaultReport, ...], facts: Facts, now: float) -
         return replace(job, incident=job.incident.merged(faults))
     number = job.incidents + 1
     step = max((f.progress.step for f in facts.values()), default=-1)
-    incident = Incident(number=number, faults=faults, step=step, opened_at=now)
+    since_s = max(f.since_s for f in faults)
+    incident = Incident(number=number, faults=faults, step=step, opened_at=now - since_s)
     return replace(job, incident=incident.marked("detect", now), incidents=number)
 
 
@@ -489,12 +494,11 @@ def _restart(job: Job, now: float, why: str) -> Decision:
         restarts_used=job.restarts_used + 1,
         agreement=None,
         deadline=None,
-        incident=None,
+        incident=job.incident.decided(Policy.EXIT.value, text).marked("pause", now),
         retries_at=(-1, 0),
         progress_step=-1,
     )
-    closed = job.incident.decided(Policy.EXIT.value, text).closed(now)
-    return Decision(new, (text,), (closed,))
+    return Decision(new, (text,))
 
 
 def _fail(job: Job, now: float, root: FaultReport, why: str) -> Decision:

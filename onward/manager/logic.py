@@ -16,6 +16,7 @@ from onward.core.policy import Policy
 from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, resumed
 from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
 
+FRESH_S = 0.5  # facts older than this are no evidence against anybody
 RESEND_S = 0.2  # orders that an agent does not show to have are sent again
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Job)
@@ -52,6 +53,7 @@ class ManagerLogic:
         self._accused: dict[int, FaultReport] = {}
         self._going: tuple[Phase, int] | None = None  # (phase, generation)
         self._going_since = 0.0
+        self._heard_at: dict[int, float] = {}  # node -> when it last told its facts
         self._told_at: dict[int, float] = {}  # node -> when it was last sent orders
         self.changed_job = False
 
@@ -65,6 +67,7 @@ class ManagerLogic:
         if message.version <= self._seen.get(message.node, 0):
             return
         first = message.node not in self._seen
+        self._heard_at[message.node] = now
         self._seen[message.node] = message.version
         for f in message.ranks:
             self.facts[f.rank] = f
@@ -148,6 +151,8 @@ class ManagerLogic:
         if job.phase is Phase.PAUSING and job.deadline is not None and now > job.deadline - job.limits.pause_s / 2:
             late = [f for f in here.values() if f.stage in (Stage.TRAINING, Stage.DONE)]
             self._ask_for_stacks(late)
+        if job.phase is Phase.PAUSING:
+            self._look_for_silence(here, now)
         if job.phase is Phase.FORMING and job.deadline is not None and now > job.deadline - job.limits.form_s * 0.8:
             late = [f for f in here.values() if f.stage is not Stage.FORMED or f.generation != job.generation]
             self._ask_for_stacks(late)
@@ -161,9 +166,19 @@ class ManagerLogic:
         if not found.certain:
             return
         for r in found.ranks:
-            self._accuse(here[r], "hang" if here[r].alive else "exit", found.why, now)
+            self._accuse(here[r], "hang" if here[r].alive else "exit", found.why, now, since_s=found.waited_s)
         if not found.ranks:
-            self._accuse(here[min(here)], "stall", found.why, now, retryable="communication")
+            first = here[min(here)]
+            self._accuse(first, "stall", found.why, now, retryable="communication", since_s=found.waited_s)
+
+    def _look_for_silence(self, here: dict[int, RankFacts], now: float) -> None:
+        """A rank that is waited for at the fence and shows no life at all is stopped: no need to wait it out."""
+        limit = max(1.0, self._limit())
+        for f in here.values():
+            silent = f.progress.beat_s
+            if f.stage in (Stage.TRAINING, Stage.DONE) and f.alive and silent > limit:
+                self._ask_for_stacks([f])
+                self._accuse(f, "hang", f"its process has shown no life for {silent:.1f} s during a pause", now)
 
     def _suspicion(self, job: Job, here: dict[int, RankFacts], now: float) -> health.Suspicion | None:
         """Who holds the others up, by what all of them show. Pages are read now and then, so theirs may be old news.
@@ -172,6 +187,8 @@ class ManagerLogic:
         """
         if self._going != (job.phase, job.generation):
             self._going, self._going_since = (job.phase, job.generation), now
+        if any(now - at > FRESH_S for at in self._heard_at.values()):
+            return None
         stages = (Stage.FORMED, Stage.TRAINING, Stage.DONE)
         members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}
         if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < job.world_size:
@@ -180,7 +197,9 @@ class ManagerLogic:
             return None
         if job.phase is Phase.RUNNING and all(f.stage is Stage.DONE for f in members.values()):
             return None
-        progress = {r: f.progress if f.alive else Progress(step=f.progress.step, idle_s=now) for r, f in members.items()}
+        progress = {
+            r: f.progress if f.alive else Progress(step=f.progress.step, idle_s=now) for r, f in members.items()
+        }
         if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
             last = max(p.launched for p in progress.values())
             done = [r for r, f in members.items() if f.stage is Stage.DONE]
@@ -198,9 +217,13 @@ class ManagerLogic:
             self._captured.clear()
         return found
 
-    def _accuse(self, f: RankFacts, kind: str, why: str, now: float, retryable: str = "") -> None:
+    def _accuse(
+        self, f: RankFacts, kind: str, why: str, now: float, retryable: str = "", since_s: float = 0.0
+    ) -> None:
         step = f.progress.step
-        fault = FaultReport(kind, f.rank, f.incarnation, step=step, text=why, retryable=retryable, at=now)
+        fault = FaultReport(
+            kind, f.rank, f.incarnation, step=step, text=why, retryable=retryable, at=now, since_s=since_s
+        )
         self._accused[f.rank] = fault
 
     def _ask_for_stacks(self, suspects: list[RankFacts]) -> None:

@@ -200,6 +200,10 @@ class Onward:
             os.close(fd)
         RANK = int(os.environ.get("RANK", "-1"))
         COUNT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "-1"))
+        def meet(name, count):  # until so many have told
+            import time
+            while len(open(os.path.join({tmp!r}, "told." + name)).readlines()) < count:
+                time.sleep(0.001)
         def wait_for(name):  # until the test makes a file of that name
             import time
             while not os.path.exists(os.path.join({tmp!r}, name)):
@@ -211,7 +215,7 @@ class Onward:
         self.started: list[Launched] = []
 
     def script(self, body: str, name: str = "job.py") -> str:
-        """A script with `tell`, `wait_for`, RANK and COUNT at hand."""
+        """A script with `tell`, `meet`, `wait_for`, RANK and COUNT at hand."""
         path = self.tmp / name
         path.write_text(textwrap.dedent(self.TELL.format(tmp=str(self.tmp))) + textwrap.dedent(body))
         return str(path)

@@ -14,6 +14,8 @@ def test_a_failure_restarts_all_ranks_and_the_logs_of_before_are_kept(onward: On
         tell("incarnation", os.environ["ONWARD_INCARNATION"])
         print("rank", RANK, "attempt", COUNT)
         print("rank", RANK, "complains", COUNT, file=sys.stderr)
+        tell("spoke%d" % COUNT, RANK)
+        meet("spoke%d" % COUNT, 2)
         if RANK == 1 and COUNT < 2:
             sys.exit(10 + COUNT)
         if COUNT < 2:
@@ -60,10 +62,8 @@ def test_three_identical_failures_end_it(onward: Onward) -> None:
 def test_all_ranks_that_die_at_once_are_noticed(onward: Onward) -> None:
     """Exit statuses that come together are all seen: none is lost to whoever else reaps."""
     script = """
-        import time
         tell("up%d" % COUNT, os.getpid())
-        while len(open(__file__.replace("job.py", "told.up%d" % COUNT)).readlines()) < 6:
-            time.sleep(0.001)
+        meet("up%d" % COUNT, 6)
         if COUNT < 2:
             os._exit(30 + COUNT)
     """

@@ -65,6 +65,13 @@ class Driven:
         self.closed += decision.closed
         return self
 
+    @property
+    def story(self) -> Incident:
+        """The first incident: closed, or still open because not everybody trains again."""
+        first = self.closed[0] if self.closed else self.job.incident
+        assert first is not None
+        return first
+
     def running(self, step: int = 20) -> Driven:
         """Past the first steps of the first generation."""
         self.each(stage=Stage.SETUP).go()
@@ -312,7 +319,7 @@ def test_the_first_group_has_nothing_to_redo() -> None:
     assert d.job.phase is Phase.FORMING
     d.die(1)
     assert (d.job.phase, d.job.attempt, d.job.incarnations) == (Phase.STARTING, 1, (2, 2, 2))
-    assert "no step to redo" in d.closed[0].why[-1]
+    assert "no step to redo" in d.story.why[-1]
 
 
 def test_a_rank_that_was_in_set_up_makes_all_start_again() -> None:
@@ -320,7 +327,7 @@ def test_a_rank_that_was_in_set_up_makes_all_start_again() -> None:
     d.each(0, scope=Scope.SETUP)
     d.die(2).pause(0, 1).park(2, 20)
     assert (d.job.phase, d.job.attempt) == (Phase.STARTING, 1)
-    assert "set-up" in d.closed[0].why[-1]
+    assert "set-up" in d.story.why[-1]
 
 
 def test_all_dead_start_again() -> None:
@@ -329,7 +336,7 @@ def test_all_dead_start_again() -> None:
     assert (d.job.phase, d.job.attempt, d.job.incarnations) == (Phase.STARTING, 1, (2, 2, 2))
     assert d.job.restarts_used == 1
     assert d.job.generation == 2
-    assert d.closed[0].policy == "exit"
+    assert d.story.policy == "exit"
     d.facts.clear()
     d.running(3)
     assert d.job.generation > 2
@@ -340,7 +347,7 @@ def test_no_copy_left_starts_all_again() -> None:
     d.each(0, clean=False)
     d.die(1).pause(0).park(1, 20)
     assert (d.job.phase, d.job.attempt) == (Phase.STARTING, 1)
-    assert "no complete copy" in d.closed[0].why[-1]
+    assert "no complete copy" in d.story.why[-1]
 
 
 # ---------------------------------------------------------------------------------------- policies, budget, bugs
@@ -350,14 +357,14 @@ def test_no_copy_left_starts_all_again() -> None:
 def test_without_recover_in_place_a_death_restarts_all(policies: str) -> None:
     d = Driven(policies=parse_policies(policies)).running(20).die(1)
     assert (d.job.phase, d.job.attempt) == (Phase.STARTING, 1)
-    assert "recover-in-place is not configured" in d.closed[0].why[-1]
+    assert "recover-in-place is not configured" in d.story.why[-1]
 
 
 def test_without_retry_an_error_restarts_all() -> None:
     d = Driven(policies=parse_policies("recover-in-place")).running(20)
     d.each(1, fault=error(1, retryable="memory")).go()
     assert (d.job.phase, d.job.attempt) == (Phase.STARTING, 1)
-    assert "retry is not configured" in d.closed[0].why[-1]
+    assert "retry is not configured" in d.story.why[-1]
 
 
 def test_the_budget_counts_processes_and_ends_with_the_root_cause() -> None:
@@ -384,9 +391,9 @@ def test_two_dead_need_two_of_the_budget() -> None:
 def test_a_plain_script_restarts_as_a_whole_until_the_budget_is_used_up() -> None:
     d = Driven(2, max_restarts=2)
     for attempt, code in enumerate((1, 2)):
-        d.each(library=False, stage=Stage.STARTING).die(0, code)
+        d.each(library=False, stage=Stage.STARTING, pid=100).go().die(0, code)
         assert (d.job.phase, d.job.attempt) == (Phase.STARTING, attempt + 1)
-    d.each(library=False, stage=Stage.STARTING).die(1, 3)
+    d.each(library=False, stage=Stage.STARTING, pid=100).go().die(1, 3)
     assert d.job.phase is Phase.FAILED
     assert d.job.root_cause is not None
     assert (d.job.root_cause.rank, d.job.root_cause.text) == (1, "exit code 3")
@@ -454,8 +461,8 @@ def test_one_that_never_starts() -> None:
     assert d.job.attempt == 0
     d.go(1.5)
     assert (d.job.phase, d.job.attempt, d.job.incarnations) == (Phase.STARTING, 1, (2, 2, 2))
-    assert "rank 2 did not start" in d.closed[0].why[-1]
-    assert d.closed[0].root_cause.rank == 2
+    assert "rank 2 did not start" in d.story.why[-1]
+    assert d.story.root_cause.rank == 2
 
 
 def test_one_that_does_not_come_to_the_fence_is_hung() -> None:
@@ -496,7 +503,7 @@ def test_a_replacement_gets_the_time_it_needs_to_come_up_and_no_more() -> None:
     assert d.job.phase is Phase.PAUSING
     d.go(100.0)
     assert (d.job.phase, d.job.attempt) == (Phase.STARTING, 1)
-    assert "replacement of rank 2" in d.closed[0].why[-1]
+    assert "replacement of rank 2" in d.story.why[-1]
 
 
 def test_a_group_that_does_not_form_is_tried_again_with_no_process_lost() -> None:

@@ -281,9 +281,12 @@ class Promises:
 
     def _last_why(self) -> str:
         manager = self.world.manager
-        if manager is None or not manager.logic.closed:
+        if manager is None:
             return ""
-        return manager.logic.closed[-1].why[-1]
+        job = manager.logic.job
+        if job is not None and job.incident is not None:  # it stays open until everybody trains again
+            return job.incident.why[-1] if job.incident.why else ""
+        return manager.logic.closed[-1].why[-1] if manager.logic.closed else ""
 
     def _check_failure(self, job: Job) -> None:
         if not job.reason:
