@@ -16,6 +16,7 @@ from onward.core.policy import Policy
 from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, resumed
 from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
 
+CONFIRM_S = 0.15  # agents read pages now and then: nobody is blamed for what one look at them shows
 FRESH_S = 0.5  # facts older than this are no evidence against anybody
 RESEND_S = 0.2  # orders that an agent does not show to have are sent again
 _encoder = msgspec.msgpack.Encoder()
@@ -53,6 +54,8 @@ class ManagerLogic:
         self._accused: dict[int, FaultReport] = {}
         self._going: tuple[Phase, int] | None = None  # (phase, generation)
         self._going_since = 0.0
+        self._suspects: tuple[int, ...] | None = None
+        self._suspected_at = 0.0
         self._heard_at: dict[int, float] = {}  # node -> when it last told its facts
         self._told_at: dict[int, float] = {}  # node -> when it was last sent orders
         self.changed_job = False
@@ -160,10 +163,13 @@ class ManagerLogic:
             if f.library and f.alive and f.progress.beat_s > self.settings.hang_first_s:
                 self._accuse(f, "hang", f"its process has shown no life for {f.progress.beat_s:.1f} s", now)
         found = self._suspicion(job, here, now)
+        suspects = found.ranks if found is not None else None
+        if suspects != self._suspects:
+            self._suspects, self._suspected_at = suspects, now
         if found is None:
             return
         self._ask_for_stacks([here[r] for r in found.ranks])
-        if not found.certain:
+        if not found.certain or now - self._suspected_at < CONFIRM_S:
             return
         for r in found.ranks:
             self._accuse(here[r], "hang" if here[r].alive else "exit", found.why, now, since_s=found.waited_s)
@@ -181,7 +187,7 @@ class ManagerLogic:
                 self._accuse(f, "hang", f"its process has shown no life for {silent:.1f} s during a pause", now)
 
     def _suspicion(self, job: Job, here: dict[int, RankFacts], now: float) -> health.Suspicion | None:
-        """Who holds the others up, by what all of them show. Pages are read now and then, so theirs may be old news.
+        """Who holds the others up, by what all of them show.
 
         A rank that has ended well too early is one of them: where connections do not tell, the others wait for it.
         """

@@ -68,6 +68,18 @@ def test_any_flipped_bit_is_noticed(path: Path) -> None:
             assert read(path) == before, f"bit {bit} of byte {at}"
 
 
+def test_records_behind_a_damaged_one_do_not_come_back(path: Path) -> None:
+    """The history goes on from before the damage; what stood after it is another history."""
+    ends = written(path, RECORDS)
+    damaged = bytearray(path.read_bytes())
+    damaged[ends[0] + 10] ^= 1
+    path.write_bytes(damaged)
+    journal = Journal(path)
+    journal.append(b"y" * len(RECORDS[1]))  # as long as the damaged one, so the next would follow on seamlessly
+    journal.close()
+    assert read(path) == [RECORDS[0], b"y" * len(RECORDS[1])]
+
+
 @given(st.binary(max_size=200))
 def test_garbage_after_the_last_record_does_no_harm(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal"

@@ -194,7 +194,9 @@ class RankProcess:
         self.world.after(self.world.lag(0.003), self.agent.on_exit, self, code)
 
     def stop(self) -> None:
-        if not self.stopped:
+        if self._welcome is None and any(p.stopped for a in self.world.agents for p in a.children.values() if p.alive):
+            self.die(-9)  # if all were stopped before they could speak, nobody could tell it from a slow start
+        elif not self.stopped:
             self.stopped = True
             self.page.beat_at = self.world.now
 
@@ -241,6 +243,8 @@ class RankProcess:
                 raise Hung
             case "stop":
                 self.stop()
+                if not self.alive:
+                    raise Killed
             case "drop":
                 self.world.fabric.cut(self)
             case "raise-communication":
@@ -648,6 +652,7 @@ class RankProcess:
     def _enter(self, order: RankOrder) -> Thread:
         form = order.form
         assert form is not None
+        was_parked = self._spare
         try:
             self.at("open")
             yield from self._open(order.generation)
@@ -670,6 +675,8 @@ class RankProcess:
         self._resumed = False
         self.page.step = self.tx.step
         self.page.progress_at = self.world.now
+        if was_parked:
+            self.page.section = 0  # from here on it is a rank like the others
         self._report(Stage.DONE if self._finished else Stage.TRAINING)
         return True
 
