@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, help="simulate this many seeds (tests/simulation)")
     parser.addoption("--seed", type=int, help="simulate this one seed again: -k replay --seed N (tests/simulation)")

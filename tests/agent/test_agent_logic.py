@@ -71,7 +71,7 @@ def test_orders_start_each_rank_once() -> None:
     assert a.facts(0.0).record == b"record", "what must outlive the manager is kept"
 
 
-@pytest.mark.parametrize(("term", "version"), [(1, 5), (1, 0), (0, 99)])
+@pytest.mark.parametrize(("term", "version"), [(2, 0), (1, 5), (0, 99)])
 def test_orders_of_the_past_are_dropped_and_counted(term: int, version: int) -> None:
     a = agent()
     a.on_orders(orders(term=2, version=1))

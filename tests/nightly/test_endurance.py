@@ -67,7 +67,16 @@ def test_fifty_kills(jobs, load, tmp_path):
 
 def test_a_storm_of_everything(jobs, load, tmp_path):
     rng = random.Random(3)
-    kinds = ["kill", "exception", "stop", "drop-connections", "segv", "endless-loop", "kill-manager", "kill-warm-parent"]
+    kinds = [
+        "kill",
+        "exception",
+        "stop",
+        "drop-connections",
+        "segv",
+        "endless-loop",
+        "kill-manager",
+        "kill-warm-parent",
+    ]
     faults = []
     for i in range(40):
         kind = rng.choice(kinds)

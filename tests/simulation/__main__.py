@@ -23,7 +23,9 @@ def main() -> None:
     if args.trace or outcome.broken:
         print("\n".join(lines[-args.last :] if args.last else lines))
     print(outcome.scenario)
-    print(f"seed {args.seed}: {outcome.phase}, {outcome.events} events, {outcome.virtual_s:.2f} s, {outcome.digest[:16]}")
+    print(
+        f"seed {args.seed}: {outcome.phase}, {outcome.events} events, {outcome.virtual_s:.2f} s, {outcome.digest[:16]}"
+    )
     print(outcome.broken or "every promise was kept")
     raise SystemExit(1 if outcome.broken else 0)
 
@@ -38,7 +40,9 @@ def many(first: int, last: int) -> None:
             bad.append(seed)
             print(f"seed {seed}: {outcome.broken}")
     took = time.process_time() - started
-    print(f"{last - first} seeds, {events} events in {took:.1f} s ({(last - first) / took:.0f}/s): {phases}, {len(bad)} bad")
+    print(
+        f"{last - first} seeds, {events} events in {took:.1f} s ({(last - first) / took:.0f}/s): {phases}, {len(bad)} bad"  # noqa: E501
+    )
 
 
 if __name__ == "__main__":

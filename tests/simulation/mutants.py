@@ -124,7 +124,9 @@ def _published_too_late(self: Transaction, step: int) -> Any:
 
 
 MUTANTS = (
-    Mutant("old orders", "an agent follows orders of an older term or version", ((AgentLogic, "on_orders", _any_orders),)),
+    Mutant(
+        "old orders", "an agent follows orders of an older term or version", ((AgentLogic, "on_orders", _any_orders),)
+    ),
     Mutant("old store", "a store answers for a generation that is over", ((AgentLogic, "_on_store", _any_generation),)),
     Mutant(
         "old incarnation",
@@ -133,9 +135,21 @@ MUTANTS = (
     ),
     Mutant("same term", "a new manager takes the term of the last one", ((ManagerLogic, "_take_office", _same_term),)),
     Mutant("lowest step", "the job goes back to the lowest step", ((recovery, "agree", _lowest_step),)),
-    Mutant("local state ignored", "a step is agreed on that a rank cannot reach", ((recovery, "agree", _local_state_ignored),)),
+    Mutant(
+        "local state ignored",
+        "a step is agreed on that a rank cannot reach",
+        ((recovery, "agree", _local_state_ignored),),
+    ),
     Mutant("double commit", "an unfinished step is kept and run again", ((recovery, "agree", _nothing_taken_back),)),
-    Mutant("budget forgotten", "a new manager counts restarts from zero", ((ManagerLogic, "_take_office", _budget_forgotten),)),
+    Mutant(
+        "budget forgotten",
+        "a new manager counts restarts from zero",
+        ((ManagerLogic, "_take_office", _budget_forgotten),),
+    ),
     Mutant("gate ajar", "the gate opens with one rank missing", ((GenerationStore, "_arrive", _gate_ajar),)),
-    Mutant("published too late", "local state is not safe before others commit", ((Transaction, "_publish", _published_too_late),)),
+    Mutant(
+        "published too late",
+        "local state is not safe before others commit",
+        ((Transaction, "_publish", _published_too_late),),
+    ),
 )

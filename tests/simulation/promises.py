@@ -84,7 +84,9 @@ class Promises:
         first = ops[0]
         for op in ops:
             if (op.step, op.base) != (first.step, first.base):
-                self._broken(2, f"gradients were mixed: {first.process} at step {first.step}, {op.process} at {op.step}")
+                self._broken(
+                    2, f"gradients were mixed: {first.process} at step {first.step}, {op.process} at {op.step}"
+                )
 
     def on_result_between(self, p: RankProcess, index: int, result: int) -> None:
         want = 0
@@ -101,7 +103,9 @@ class Promises:
         """`p` tells its user that step k counts."""
         self._touched.append(p)
         if p.membership.generation < self._formed:
-            self._broken(1, f"{p} commits step {k} in generation {p.membership.generation}, others are in {self._formed}")
+            self._broken(
+                1, f"{p} commits step {k} in generation {p.membership.generation}, others are in {self._formed}"
+            )
         if p.committed > k:
             self._broken(2, f"{p} commits step {k} a second time")
         if k > max(p.committed, p.received):
@@ -142,7 +146,9 @@ class Promises:
 
     def on_store(self, agent: SimAgent, q: StoreRequest, answered: bool) -> None:
         if answered and agent.logic.orders is not None and q.generation < agent.logic.orders.generation:
-            self._broken(1, f"the store of generation {q.generation} answers in generation {agent.logic.orders.generation}")
+            self._broken(
+                1, f"the store of generation {q.generation} answers in generation {agent.logic.orders.generation}"
+            )
 
     def on_report(self, p: RankProcess, stage: Stage, generation: int) -> None:
         if stage is Stage.FORMED:
@@ -307,7 +313,9 @@ class Promises:
     def endless(self) -> None:
         w = self.world
         phase = self._job.phase.value if self._job is not None else "no job"
-        ranks = "; ".join(f"{p}: {p.doing()}" for r in range(w.scenario.world_size) if (p := w.process_of(r)) is not None)
+        ranks = "; ".join(
+            f"{p}: {p.doing()}" for r in range(w.scenario.world_size) if (p := w.process_of(r)) is not None
+        )
         self._broken(3, f"no end {w.now - w.last_trouble:.0f} s after the last fault, phase {phase}; {ranks}")
 
     def at_the_end(self) -> None:

@@ -749,9 +749,7 @@ class RankProcess:
             waiting = [r for r in self.requests if not r.started]
             for request in waiting:
                 self.world.fabric.serve(self, request)
-            yield lambda: (
-                done() >= count or self.newer_than(generation) or any(not r.started for r in self.requests)
-            )
+            yield lambda: done() >= count or self.newer_than(generation) or any(not r.started for r in self.requests)
 
 
 def _place(order: RankOrder) -> tuple[int, int]:

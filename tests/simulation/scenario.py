@@ -177,7 +177,9 @@ def _fault_in_recovery(rng: Random, s: Scenario, rank: int) -> Fault:
         phase = rng.choice(("Pausing", "Forming"))
         return Fault(kind, rank, phase=phase, delay_s=rng.choice((0.0, 0.002, 0.01, 0.03, 0.1)))
     if rng.random() < 0.3:
-        return Fault(kind, rank, rng.choice(("boot", "setup", "rehearse", "parked", "open", "receive", "formed")), replaced=True)
+        return Fault(
+            kind, rank, rng.choice(("boot", "setup", "rehearse", "parked", "open", "receive", "formed")), replaced=True
+        )
     return Fault(kind, rank, rng.choice(RECOVERY_POINTS))
 
 

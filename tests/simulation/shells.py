@@ -198,7 +198,9 @@ class SimAgent:
             if w.trace is not None:
                 wants = ",".join(f"{o.rank}.{o.incarnation}:{o.want}" for o in message.ranks)
                 what = "takes" if taken else "drops"
-                w.note(f"node {self.node} {what} orders t{message.term} v{message.version} g{message.generation} {wants}")
+                w.note(
+                    f"node {self.node} {what} orders t{message.term} v{message.version} g{message.generation} {wants}"
+                )
             if taken:
                 w.promises.on_orders(self, message)
             self.apply(effects)

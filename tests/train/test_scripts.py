@@ -60,7 +60,7 @@ def test_a_fault_inside_an_evaluation(jobs, fault):
 
 
 def test_the_library_changes_no_number(jobs, tmp_path):
-    """The same loop body with the library, with it and a kill, and without it under torchrun: one and the same state."""
+    """One loop body with the library, with it and a kill, and without it under torchrun: one and the same state."""
     script = "tests/scripts/both_ways.py"
     ours = jobs.run(script, "--with-onward", nproc=3)
     assert ours.code == 0, ours.err[-3000:]
