@@ -25,6 +25,10 @@ class WireError(OnwardError):
     """A peer sent something that is not one of our messages, or the connection broke."""
 
 
+class HungUp(WireError):
+    """The peer closed the connection. Between frames that is no offence."""
+
+
 class StateError(OnwardError):
     """Protected state cannot be read, moved or restored."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -34,7 +35,7 @@ from onward.agent.warmth import WarmParent
 from onward.agent.witness import Witness
 from onward.core.facts import Progress
 from onward.core.incident import Incident
-from onward.errors import OnwardError, WireError
+from onward.errors import HungUp, OnwardError, WireError
 from onward.log import get_logger
 from onward.wire import page as pages
 from onward.wire.frames import accept_peer, decode, greet_server, pack, read_frame
@@ -393,7 +394,8 @@ class Launcher:
         except WireError as e:
             if not number:
                 self.refused += 1
-                log.warning("a connection to the agent was refused: %s", e)
+                level = logging.INFO if isinstance(e, HungUp) else logging.WARNING
+                log.log(level, "a connection to the agent was refused: %s", e)
         finally:
             writer.close()
 

@@ -484,7 +484,8 @@ def _restart(job: Job, now: float, why: str) -> Decision:
     worst = max(job.incident.faults, key=lambda f: _count(job, f))
     if _count(job, worst) >= IDENTICAL_LIMIT:
         return _fail(job, now, worst, f"the same failure {IDENTICAL_LIMIT} times with no progress")
-    text = f"{why}; restarting all {job.world_size} ranks"
+    skipped = "; dump needs checkpoints, which this version does not write" if Policy.DUMP in job.policies else ""
+    text = f"{why}{skipped}; restarting all {job.world_size} ranks"
     new = replace(
         job,
         phase=Phase.STARTING,

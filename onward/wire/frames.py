@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from onward.errors import WireError
+from onward.errors import HungUp, WireError
 
 MAX_FRAME = 64 * 1024 * 1024
 MAX_HELLO = 4096  # until a peer has shown the token
@@ -68,7 +68,7 @@ async def read_frame(reader: asyncio.StreamReader, limit: int = MAX_FRAME) -> by
             raise WireError(f"frame of {size} bytes is over the limit of {limit}")
         return await reader.readexactly(size)
     except (asyncio.IncompleteReadError, ConnectionError, OSError) as e:
-        raise WireError("the peer closed the connection") from e
+        raise HungUp("the peer closed the connection") from e
 
 
 async def accept_peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, wait_s: float) -> None:

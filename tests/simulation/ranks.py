@@ -108,7 +108,8 @@ class RankProcess:
         self.left_loop = self.failing = False
         self._spare = True
         self._begun = self._resumed = self._finished = False
-        self._results: list[int] = []  # of the collectives since the last commit
+        self._results: list[int] = []  # of the collectives after step `_results_of`
+        self._results_of = 0
         self._replay: list[int] = []
         self._pending_fault: FaultReport | None = None
         self._welcome: Welcome | None = None
@@ -567,9 +568,12 @@ class RankProcess:
             result = self._replay.pop(0)
         self.world.promises.on_result_between(self, len(self._results), result)
         self._results.append(result)
+        self._results_of = self.tx.step
 
     def _level(self, generation: int, caught_up: bool) -> Thread:
         """All ranks of a new generation compare how many collectives they have run since the last commit."""
+        if self._results_of != self.tx.step:
+            self._results = []  # of a stretch that is over: this rank stood at the gate of the next step
         mine = -1 if caught_up else len(self._results)
         yield from self._store(generation, "set", f"between/{self.rank}", value=str(mine).encode())
         counts = []

@@ -31,6 +31,7 @@ class Fault:
     replaced: bool = False  # only in a process that took somebody's place
     at: float = -1.0
     phase: str = ""
+    nth: int = 1  # which time the job enters it
     delay_s: float = 0.0
     for_s: float = 0.0
     node: int = 0
@@ -104,7 +105,7 @@ def draw(rng: Random) -> Scenario:
         noise=rng.random() < 0.2,
         late_collective=rng.random() < 0.1,
         setup_collective=rng.random() < 0.3,
-        eval_every=rng.choice((0, 0, 0, 0, 0, 3)),
+        eval_every=rng.choice((0, 0, 0, 0, 1, 3)),
         eval_section=rng.random() < 0.3,
         final_collective=rng.random() < 0.1,
         resets=rng.random() < 0.75,
@@ -116,8 +117,11 @@ def draw(rng: Random) -> Scenario:
         reorder=hostile and rng.random() < 0.5,
         slow_network=rng.random() < 0.15,
     )
-    count = rng.choices((0, 1, 2, 3, 4, 9), (3, 37, 36, 15, 7, 2))[0]
-    s.faults = [_fault(rng, s, i) for i in range(count)]
+    if rng.random() < 0.35:
+        s.faults = _faults_on_faults(rng, s)
+    else:
+        count = rng.choices((0, 1, 2, 3, 4, 9), (4, 42, 32, 13, 7, 2))[0]
+        s.faults = [_fault(rng, s, i) for i in range(count)]
     if s.faults and rng.random() < 0.08:
         twin = replace(rng.choice(s.faults))
         twin.rank = (twin.rank + 1) % world if twin.rank >= 0 else -1
@@ -132,6 +136,20 @@ def draw(rng: Random) -> Scenario:
         for fault in s.faults:
             fault.kind = "kill" if fault.kind in ("stop", "hang") else fault.kind  # nothing shows that these live
     return s
+
+
+def _faults_on_faults(rng: Random, s: Scenario) -> list[Fault]:
+    """One fault that starts a recovery and one or two that strike in the midst of it."""
+    kind = rng.choice(("kill", "kill", "kill", "drop", "raise-memory", "raise-communication"))
+    points = {"kill": STEP_POINTS, "drop": ("enter", "entered", "reduced")}.get(kind, BLOCK_POINTS)
+    faults = [Fault(kind, rng.randrange(s.world_size), rng.choice(points), rng.randrange(s.steps))]
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        rank = rng.randrange(s.world_size)
+        if rng.random() < 0.8:
+            faults.append(_fault_in_recovery(rng, s, rank))
+        else:
+            faults.append(_control_fault(rng, s))
+    return faults
 
 
 def _policies(rng: Random) -> tuple[Policy, ...]:
@@ -174,13 +192,13 @@ def _fault_in_recovery(rng: Random, s: Scenario, rank: int) -> Fault:
     if kind == "start-fails":
         return Fault(kind, rank, "start", replaced=True)
     if rng.random() < 0.5:
-        phase = rng.choice(("Pausing", "Forming"))
-        return Fault(kind, rank, phase=phase, delay_s=rng.choice((0.0, 0.002, 0.01, 0.03, 0.1)))
+        phase, delay = rng.choice(("Pausing", "Forming", "Forming")), rng.choice((0.0, 0.002, 0.01, 0.02, 0.04, 0.1))
+        return Fault(kind, rank, phase=phase, nth=1 + (phase == "Forming"), delay_s=delay)
     if rng.random() < 0.3:
         return Fault(
             kind, rank, rng.choice(("boot", "setup", "rehearse", "parked", "open", "receive", "formed")), replaced=True
         )
-    return Fault(kind, rank, rng.choice(RECOVERY_POINTS))
+    return Fault(kind, rank, rng.choice(RECOVERY_POINTS), rng.choice((-1, rng.randrange(1, s.steps))))
 
 
 def _control_fault(rng: Random, s: Scenario) -> Fault:

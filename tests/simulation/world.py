@@ -79,6 +79,7 @@ class World:
         self.phase = ""
         self._waiting_for_point: dict[str, list[Fault]] = {}
         self._waiting_for_phase: list[Fault] = []
+        self._entered: dict[str, int] = {}
         for fault in s.faults:
             if fault.point:
                 self._waiting_for_point.setdefault(fault.point, []).append(fault)
@@ -169,7 +170,8 @@ class World:
         if phase == self.phase:
             return
         self.phase = phase
-        for fault in [f for f in self._waiting_for_phase if f.phase == phase]:
+        self._entered[phase] = self._entered.get(phase, 0) + 1
+        for fault in [f for f in self._waiting_for_phase if f.phase == phase and f.nth == self._entered[phase]]:
             self._waiting_for_phase.remove(fault)
             self.after(fault.delay_s, self.fire, fault)
 
