@@ -173,7 +173,8 @@ class AgentLogic:
             return self._kill(now, gently=True) if now is not None and now.alive else []
         if now is None or now.incarnation < order.incarnation:
             if now is not None and now.alive:
-                return self._kill(now)  # its successor starts when the kernel says that it is gone
+                # Its successor starts when the kernel says that it is gone. A plain script may want to save something.
+                return self._kill(now, gently=not now.attached)
             return self._fill(order, orders)
         if now.incarnation > order.incarnation or not now.attached or not now.alive:
             return []

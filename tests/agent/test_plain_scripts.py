@@ -40,6 +40,27 @@ def test_a_failure_restarts_all_ranks_and_the_logs_of_before_are_kept(onward: On
         assert f"[rank 0] rank 0 attempt {n}\n" in job.err, "and all was on the screen (with JSON: on stderr)"
 
 
+def test_the_others_may_save_something_before_they_start_again(onward: Onward) -> None:
+    """As under torchrun: SIGTERM first. One that takes too long over it is not waited for."""
+    script = """
+        import signal, sys
+        def save(*_):
+            tell("saved", RANK)
+            if RANK == 0:
+                sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        tell("up%d" % COUNT, RANK)
+        meet("up%d" % COUNT, 3)
+        if COUNT == 0:
+            if RANK == 2:
+                sys.exit(3)
+            wait_for("never")
+    """
+    job = onward.run(onward.script(script), nproc=3)
+    assert job.process.returncode == 0, job.err
+    assert sorted(job.said("saved", 2)) == ["0", "1"]
+
+
 def test_max_restarts_is_honoured(onward: Onward) -> None:
     job = onward.run("--max_restarts", "2", onward.script("tell('up', COUNT)\nraise SystemExit(20 + COUNT)"), nproc=1)
     assert job.process.returncode == 1
