@@ -42,8 +42,8 @@ FULL = Plan(
     theirs=["kill", "retry", "kill"],
     never_s=20,
     slow_kills=3,
-    step_rounds=2,
-    block_s=7,
+    step_rounds=3,
+    block_s=5,
     both_s=30,
     sizes=((1024, 10), (2048, 24)),
     size_kills=2,
@@ -152,10 +152,9 @@ def strike_all(job: Job, seen, name: str, kinds: list[str], victims: Iterator[in
 
 def incident_of(fault: Fault, incidents: list[dict]) -> list[dict]:
     """onward's account of `fault`, with the stages as seconds after the fault (the clocks are the same one)."""
-    until = fault.at + (fault.recover_s or fault.bound_s)
     for incident in incidents:
-        if fault.at <= incident["opened_at"] <= until:
-            stages = {stage: at - fault.at for stage, at in incident["marks"]}
+        stages = {stage: at - fault.at for stage, at in incident["marks"]}
+        if 0 <= stages.get("detect", -1.0) <= (fault.recover_s or fault.bound_s):
             ranks = sorted({f["rank"] for f in incident["faults"] if f["kind"] != "exception"})
             return [{"stages": stages, "policy": incident["policy"], "blamed": ranks, "rank": fault.rank}]
     return []

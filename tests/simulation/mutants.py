@@ -1,6 +1,6 @@
 """Faults in onward itself, one at a time. A simulator that does not notice them is worth nothing.
 
-Each mutant replaces one function of the production code (or, for two of them, of the model of a rank) by one that
+Each mutant replaces one function of the production code (or, for the last four, of the model of a rank) by one that
 lacks a single check. `planted` puts it in place for the length of a `with` block.
 """
 
@@ -17,8 +17,9 @@ from onward.core import recovery
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.manager import logic as manager_logic
 from onward.manager.logic import ManagerLogic
-from onward.wire.messages import Orders, StoreReply, StoreRequest
+from onward.wire.messages import Form, Orders, StoreReply, StoreRequest
 
+from .ranks import RankProcess
 from .transaction import Transaction
 
 
@@ -123,33 +124,51 @@ def _published_too_late(self: Transaction, step: int) -> Any:
     return _publish(self, step)
 
 
+def _never(self: RankProcess, *args: Any) -> bool:
+    return False
+
+
+def _only_when_receiving(self: RankProcess, form: Form) -> bool:
+    return form.part == "receive" and form.step > self.tx.begun
+
+
+def _mutant(name: str, what: str, *places: tuple[Any, str, Any]) -> Mutant:
+    return Mutant(name, what, places)
+
+
 MUTANTS = (
-    Mutant(
-        "old orders", "an agent follows orders of an older term or version", ((AgentLogic, "on_orders", _any_orders),)
-    ),
-    Mutant("old store", "a store answers for a generation that is over", ((AgentLogic, "_on_store", _any_generation),)),
-    Mutant(
+    _mutant("old orders", "an agent follows orders of an older term or version", (AgentLogic, "on_orders", _any_orders)),
+    _mutant("old store", "a store answers for a generation that is over", (AgentLogic, "_on_store", _any_generation)),
+    _mutant(
         "old incarnation",
         "facts about a process that was replaced are taken for its successor's",
-        ((recovery, "current", _any_incarnation), (manager_logic, "current", _any_incarnation)),
+        (recovery, "current", _any_incarnation),
+        (manager_logic, "current", _any_incarnation),
     ),
-    Mutant("same term", "a new manager takes the term of the last one", ((ManagerLogic, "_take_office", _same_term),)),
-    Mutant("lowest step", "the job goes back to the lowest step", ((recovery, "agree", _lowest_step),)),
-    Mutant(
-        "local state ignored",
-        "a step is agreed on that a rank cannot reach",
-        ((recovery, "agree", _local_state_ignored),),
+    _mutant("same term", "a new manager takes the term of the last one", (ManagerLogic, "_take_office", _same_term)),
+    _mutant("lowest step", "the job goes back to the lowest step", (recovery, "agree", _lowest_step)),
+    _mutant(
+        "local state ignored", "a step is agreed on that a rank cannot reach", (recovery, "agree", _local_state_ignored)
     ),
-    Mutant("double commit", "an unfinished step is kept and run again", ((recovery, "agree", _nothing_taken_back),)),
-    Mutant(
-        "budget forgotten",
-        "a new manager counts restarts from zero",
-        ((ManagerLogic, "_take_office", _budget_forgotten),),
+    _mutant("double commit", "an unfinished step is kept and run again", (recovery, "agree", _nothing_taken_back)),
+    _mutant(
+        "budget forgotten", "a new manager counts restarts from zero", (ManagerLogic, "_take_office", _budget_forgotten)
     ),
-    Mutant("gate ajar", "the gate opens with one rank missing", ((GenerationStore, "_arrive", _gate_ajar),)),
-    Mutant(
-        "published too late",
-        "local state is not safe before others commit",
-        ((Transaction, "_publish", _published_too_late),),
+    _mutant("gate ajar", "the gate opens with one rank missing", (GenerationStore, "_arrive", _gate_ajar)),
+    _mutant(
+        "published too late", "local state is not safe when others commit", (Transaction, "_publish", _published_too_late)
+    ),
+    _mutant(
+        "refusal overheard", "a rank takes the refusal of the gate for its opening", (RankProcess, "_refused", _never)
+    ),
+    _mutant(
+        "results of another stretch",
+        "a rank tells others the results of an evaluation that is over",
+        (RankProcess, "_forget_old_results", _never),
+    ),
+    _mutant(
+        "code after the block left out",
+        "a rank that was given the state in a try that failed does not run what follows its last block",
+        (RankProcess, "_must_show", _only_when_receiving),
     ),
 )

@@ -502,7 +502,7 @@ class RankProcess:
         self.page.gate = True
         try:
             reply = yield from self._ask(self.membership.generation, "arrive", f"step/{k}", amount=vote)
-            if reply.error:
+            if self._refused(reply):
                 raise Interrupted
         except Interrupted:
             self.page.gate = False
@@ -515,6 +515,10 @@ class RankProcess:
         self.page.gate = False
         self.tx.settled(reply.number)
         return True
+
+    def _refused(self, reply: StoreReply) -> bool:
+        """The agent may have heard of the next generation before our question came: then the gate is not open."""
+        return bool(reply.error)
 
     def _committed(self, k: int) -> None:
         self.world.promises.on_commit(self, k)
@@ -570,10 +574,14 @@ class RankProcess:
         self._results.append(result)
         self._results_of = self.tx.step
 
+    def _forget_old_results(self) -> None:
+        """This rank may have stood at the gate of the next step: then its results are of a stretch that is over."""
+        if self._results_of != self.tx.step:
+            self._results = []
+
     def _level(self, generation: int, caught_up: bool) -> Thread:
         """All ranks of a new generation compare how many collectives they have run since the last commit."""
-        if self._results_of != self.tx.step:
-            self._results = []  # of a stretch that is over: this rank stood at the gate of the next step
+        self._forget_old_results()
         mine = -1 if caught_up else len(self._results)
         yield from self._store(generation, "set", f"between/{self.rank}", value=str(mine).encode())
         counts = []
@@ -621,7 +629,7 @@ class RankProcess:
         """Enter; a rank that never got past its last step runs the block for show, to reach the code after it."""
         form = order.form
         assert form is not None
-        if max(self.passed, self.tx.begun) >= form.step:
+        if not self._must_show(form):
             return (yield from self._enter(order))
         self._results, self._replay = [], []
         yield self.world.lag(self.world.scenario.forward_s)
@@ -630,6 +638,10 @@ class RankProcess:
             self.passed = form.step
             yield from self._after_block()
         return entered
+
+    def _must_show(self, form: Form) -> bool:
+        """Also when it was given the state in an earlier try that failed, and now only has to keep it."""
+        return max(self.passed, self.tx.begun) < form.step
 
     def _stand(self) -> Thread:
         number = self.membership.generation
