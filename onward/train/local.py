@@ -75,7 +75,8 @@ class Slot:
 
     def write(self, step: int, body: bytes, tensors: list[tuple[str, torch.Tensor]]) -> None:
         """Make this slot hold `step`: whole, or not at all."""
-        _HEADER.pack_into(self.map, 0, -1, 0, 0, 0)
+        # Whole words, in this order: a kill at any point leaves a slot that is either whole or says it holds nothing.
+        memoryview(self.map).cast("q")[0] = -1
         known = self._tensors
         if len(body) + 4 > self._room or len(known) != len(tensors) or any(
             k is not t for k, (_, t) in zip(known, tensors, strict=True)
@@ -89,7 +90,9 @@ class Slot:
                 self._versions[i] = t._version
         blob = struct.pack("<I", zlib.crc32(body)) + body
         self.map[_HEADER_ROOM : _HEADER_ROOM + len(blob)] = blob
-        _HEADER.pack_into(self.map, 0, step, len(blob), self._room, self._layout_bytes)
+        words = memoryview(self.map).cast("q")
+        words[1], words[2], words[3] = len(blob), self._room, self._layout_bytes
+        words[0] = step
 
     def _lay_out(self, need: int, tensors: list[tuple[str, torch.Tensor]]) -> None:
         """Decide what stands where. The tensors are all copied at the next write."""
@@ -162,7 +165,7 @@ class LocalState:
 
     @begun.setter
     def begun(self, step: int) -> None:
-        struct.pack_into("<q", self._position, 0, step)
+        memoryview(self._position).cast("q")[0] = step
 
     def steps(self) -> tuple[int, ...]:
         return tuple(sorted(s.step for s in self._slots if s.step >= 0))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-DEFAULT_SEEDS = 3500
-GROUP = 175
+DEFAULT_SEEDS = 3000
+GROUP = 150
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -137,7 +137,7 @@ def _mutant(name: str, what: str, *places: tuple[Any, str, Any]) -> Mutant:
 
 
 MUTANTS = (
-    _mutant("old orders", "an agent follows orders of an older term or version", (AgentLogic, "on_orders", _any_orders)),
+    _mutant("old orders", "an agent follows orders of an older term", (AgentLogic, "on_orders", _any_orders)),
     _mutant("old store", "a store answers for a generation that is over", (AgentLogic, "_on_store", _any_generation)),
     _mutant(
         "old incarnation",
@@ -156,7 +156,7 @@ MUTANTS = (
     ),
     _mutant("gate ajar", "the gate opens with one rank missing", (GenerationStore, "_arrive", _gate_ajar)),
     _mutant(
-        "published too late", "local state is not safe when others commit", (Transaction, "_publish", _published_too_late)
+        "published too late", "local state is not safe at a commit", (Transaction, "_publish", _published_too_late)
     ),
     _mutant(
         "refusal overheard", "a rank takes the refusal of the gate for its opening", (RankProcess, "_refused", _never)

@@ -198,7 +198,10 @@ def _fault_in_recovery(rng: Random, s: Scenario, rank: int) -> Fault:
         return Fault(
             kind, rank, rng.choice(("boot", "setup", "rehearse", "parked", "open", "receive", "formed")), replaced=True
         )
-    return Fault(kind, rank, rng.choice(RECOVERY_POINTS), rng.choice((-1, rng.randrange(1, s.steps))))
+    point = rng.choice(RECOVERY_POINTS)
+    if point in ("open", "connect", "formed"):  # at any step would mean at the first group
+        return Fault(kind, rank, point, rng.choice((-1, rng.randrange(1, s.steps))))
+    return Fault(kind, rank, point)
 
 
 def _control_fault(rng: Random, s: Scenario) -> Fault:
