@@ -102,7 +102,10 @@ def age(job: Job) -> tuple[int, ...]:
 
 
 def resumed(job: Job, now: float) -> Job:
-    """The job as a new manager takes it over: the old one's clock may have been another, so all waits begin again."""
+    """The job as a new manager, or one that was cut off, goes on with it.
+
+    The old manager's clock may have been another, and nobody could answer meanwhile: all waits begin again.
+    """
     waits = {
         Phase.STARTING: job.limits.start_s,
         Phase.PAUSING: job.limits.pause_s + job.limits.steps_s,
@@ -112,12 +115,15 @@ def resumed(job: Job, now: float) -> Job:
     return replace(job, deadline=deadline, incident=job.incident.rebased(now) if job.incident is not None else None)
 
 
-def advance(job: Job, facts: Facts, now: float) -> Decision:
-    """Follow the facts until nothing more follows."""
+def advance(job: Job, facts: Facts, now: float, deaf: bool = False) -> Decision:
+    """Follow the facts until nothing more follows.
+
+    Deaf: some agent has not been heard for a while. Then a deadline that passes is no evidence against its ranks.
+    """
     why: list[str] = []
     closed: list[Incident] = []
     for _ in range(32):
-        decision = _once(job, facts, now)
+        decision = _once(job, facts, now, deaf)
         why.extend(decision.why)
         closed.extend(decision.closed)
         if decision.job == job:
@@ -126,7 +132,7 @@ def advance(job: Job, facts: Facts, now: float) -> Decision:
     return Decision(job, (*why, "no fixed point after 32 rounds; waiting for the next fact"), tuple(closed))
 
 
-def _once(job: Job, facts: Facts, now: float) -> Decision:
+def _once(job: Job, facts: Facts, now: float, deaf: bool) -> Decision:
     if job.phase in (Phase.SUCCEEDED, Phase.FAILED):
         return Decision(job)
     if _all(job, facts, lambda f: f.stage is Stage.EXITED and f.exit_code == 0):
@@ -135,7 +141,7 @@ def _once(job: Job, facts: Facts, now: float) -> Decision:
     if faults:
         return _on_faults(job, facts, faults, now)
     decision = _follow(job, facts, now)
-    if decision.job == job and job.deadline is not None and now >= job.deadline:
+    if decision.job == job and job.deadline is not None and now >= job.deadline and not deaf:
         return _on_deadline(job, facts, now)
     return decision
 

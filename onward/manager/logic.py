@@ -70,6 +70,7 @@ class ManagerLogic:
         if message.version <= self._seen.get(message.node, 0):
             return
         first = message.node not in self._seen
+        back = now - self._heard_at.get(message.node, now) > FRESH_S
         self._heard_at[message.node] = now
         self._seen[message.node] = message.version
         for f in message.ranks:
@@ -82,6 +83,8 @@ class ManagerLogic:
             if len(self._seen) < self.settings.nodes:
                 return
             self._take_office(now)
+        elif back:
+            self.job = resumed(self.job, now)
         self.think(now)
         assert self.job is not None
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
@@ -126,7 +129,7 @@ class ManagerLogic:
         }
         steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
         job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
-        decision = advance(job, facts, now)
+        decision = advance(job, facts, now, self._deaf(now))
         for text in decision.why:
             self._note(text)
         for incident in decision.closed:
@@ -142,6 +145,9 @@ class ManagerLogic:
             self._version += 1
             self.changed_job = True
             self._send_orders(sorted(self._seen), now)
+
+    def _deaf(self, now: float) -> bool:
+        return any(now - at > FRESH_S for at in self._heard_at.values())
 
     def _limit(self) -> float:
         s = self.settings
@@ -193,7 +199,7 @@ class ManagerLogic:
         """
         if self._going != (job.phase, job.generation):
             self._going, self._going_since = (job.phase, job.generation), now
-        if any(now - at > FRESH_S for at in self._heard_at.values()):
+        if self._deaf(now):
             return None
         stages = (Stage.FORMED, Stage.TRAINING, Stage.DONE)
         members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}

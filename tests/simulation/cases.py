@@ -128,6 +128,12 @@ CASES = (
         transfer_s=0.9,
     ),
     _case(
+        "a partition while ranks are paused",
+        "the manager heard nothing, took all ranks for hung and started everybody again",
+        Fault("raise-memory", 2, "begin", 3),
+        Fault("partition", phase="Pausing", for_s=4.0),
+    ),
+    _case(
         "a partition while ranks become done",
         "ranks that wait for the manager were taken for a stall",
         Fault("partition", at=0.3, for_s=1.5),
