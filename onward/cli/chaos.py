@@ -16,6 +16,7 @@ from onward.wire.view import Fired
 
 POLL_S = 0.05
 INCIDENT_S = 15.0  # how long the end of the incident is waited for, once the fault has happened
+GONE_S = 5.0  # a dying process closes its sockets before it lets go of its locks
 
 
 def chaos(words: Sequence[str], wait_s: float) -> int:
@@ -81,13 +82,22 @@ def _proof(fired: Fired) -> str:
 
 def _launcher_gone(job: ControlFile, waiting: dict[int, Injection]) -> int:
     """The connection broke: that is the proof for kill-agent, and the end of the job otherwise."""
-    gone = job.pid not in [other.pid for other in running_jobs()]
+    gone = _has_gone(job)
     if gone and [i.kind for i in waiting.values()] == ["kill-agent"]:
         print(f"happened: kill-agent: the kernel: launcher pid {job.pid} is gone, and its ranks with it", flush=True)
         return 0
     if gone:
         raise OnwardError(f"job {job.job} has ended before the fault was seen")
     raise OnwardError(f"the launcher of job {job.job} (pid {job.pid}) does not answer any more")
+
+
+def _has_gone(job: ControlFile) -> bool:
+    deadline = time.monotonic() + GONE_S
+    while job.pid in [other.pid for other in running_jobs()]:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _tell_incident(control: Control, last: int) -> None:

@@ -17,6 +17,7 @@ from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_
 from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
 
 CONFIRM_S = 0.15  # agents read pages now and then: nobody is blamed for what one look at them shows
+ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew
 FRESH_S = 0.5  # facts older than this are no evidence against anybody
 RESEND_S = 0.2  # orders that an agent does not show to have are sent again
 _encoder = msgspec.msgpack.Encoder()
@@ -70,7 +71,7 @@ class ManagerLogic:
         if message.version <= self._seen.get(message.node, 0):
             return
         first = message.node not in self._seen
-        back = now - self._heard_at.get(message.node, now) > FRESH_S
+        back = now - self._heard_at.get(message.node, now) > ABSENT_S
         self._heard_at[message.node] = now
         self._seen[message.node] = message.version
         for f in message.ranks:
