@@ -8,7 +8,7 @@ import subprocess
 
 import msgspec
 
-from onward.agent.environment import rank_environment
+from onward.agent.environment import Post, rank_environment
 from onward.agent.logic import Process
 from onward.agent.places import Places
 from onward.agent.processes import MARK, die_with, disown, run_module
@@ -30,7 +30,7 @@ class Births:
         self._ports: dict[int, int] = {}  # attempt -> MASTER_PORT
         self.under_way = 0  # processes that may be forked already and are not known yet
 
-    async def start(self, p: Process, warm: WarmParent | None) -> int:
+    async def start(self, p: Process, warm: WarmParent | None, node: int, master: str) -> int:
         """The pid of a new process for `p`. OSError when there can be none."""
         self.under_way += 1
         try:
@@ -39,16 +39,23 @@ class Births:
             os.makedirs(local_dir, exist_ok=True)
             for path in self._places.logs(p):
                 path.touch()
-            spec = self._spec(p)
+            spec = self._spec(p, self._post(p.attempt, node, master))
             pid = await warm.fork(spec) if warm is not None else 0
             return pid or _cold_start(spec)
         finally:
             self.under_way -= 1
 
-    def _spec(self, p: Process) -> RankSpec:
+    def _post(self, attempt: int, node: int, master: str) -> Post:
+        s = self._settings
+        if not s.several:
+            return Post(0, 1, s.master_addr, self._master_port(attempt))
+        host, _, port = master.rpartition("|")
+        return Post(node, s.nodes, host, int(port or 0))
+
+    def _spec(self, p: Process, post: Post) -> RankSpec:
         s = self._settings
         out, err = self._places.logs(p)
-        env = rank_environment(s, p.rank, p.attempt, max(p.incarnation - 1, 0), self._master_port(p.attempt))
+        env = rank_environment(s, post, p.rank, p.attempt, max(p.incarnation - 1, 0))
         env["ONWARD_SOCKET"] = self._places.socket
         env["ONWARD_TOKEN"] = self._token.hex()
         env["ONWARD_PROCESS"] = str(p.number)

@@ -5,6 +5,7 @@
     kind=exception,rank=1,step=20,at=optimizer
     kind=kill,rank=3,when=recovery       while a recovery is under way
     kind=kill-manager,step=30            a process of onward's own
+    kind=kill-agent,node=1,step=30       the same on another node
 
 Faults of ranks are carried out inside the rank, at the exact moment asked for; faults of onward's own processes by the
 launcher. A YAML file holds a list of the same fields.
@@ -39,7 +40,7 @@ RANK_KINDS = (
 OWN_KINDS = ("kill-manager", "kill-agent", "kill-warm-parent", "kill-spares")
 KINDS = (*RANK_KINDS, "double", "during-recovery", *OWN_KINDS)
 MOMENTS = ("begin", "forward", "collective", "optimizer", "end")
-_FIELDS = ("kind", "rank", "step", "at", "seconds", "code", "text", "when")
+_FIELDS = ("kind", "rank", "node", "step", "at", "seconds", "code", "text", "when")
 
 
 def parse_chaos(specs: Sequence[str], world_size: int) -> tuple[Injection, ...]:
@@ -102,6 +103,9 @@ def _injections(item: dict[str, Any], first_id: int, world_size: int, problems: 
     if when not in ("", "recovery"):
         problems.append(f"{where}: when={when!r} must be left out or be 'recovery'")
     ranks = _ranks(item, kind, world_size, where, problems)
+    node = _number(item, "node", 0, where, problems)
+    if "node" in item and kind not in OWN_KINDS:
+        problems.append(f"{where}: node= is for {', '.join(OWN_KINDS)}; ranks are named by rank=")
     step = _number(item, "step", -1, where, problems)
     code = _number(item, "code", 0, where, problems)
     try:
@@ -117,6 +121,7 @@ def _injections(item: dict[str, Any], first_id: int, world_size: int, problems: 
             id=first_id + i,
             kind=kind,
             rank=rank,
+            node=node,
             step=step,
             at="recovery" if when == "recovery" else moment,
             seconds=seconds,

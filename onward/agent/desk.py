@@ -57,7 +57,7 @@ class Desk:
 
     def _refuse(self, injections: list[Injection]) -> str:
         """Why these make no sense here; empty when they do. They came over a socket, so nothing is assumed."""
-        world = self._launcher.logic.settings.world_size
+        world = self._launcher.logic.world_size
         kinds = (*RANK_KINDS, *OWN_KINDS)
         for i in injections:
             if i.kind not in kinds:

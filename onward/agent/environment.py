@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from onward.agent.settings import RunSettings
 
 
-def rank_environment(s: RunSettings, rank: int, attempt: int, restarts: int, master_port: int) -> dict[str, str]:
-    world = s.nproc * s.max_nodes
-    local = rank - s.node_rank * s.nproc
+@dataclass(frozen=True)
+class Post:
+    """Where in the job this node stands."""
+
+    node: int
+    nodes: int
+    master_addr: str
+    master_port: int
+
+
+def rank_environment(s: RunSettings, post: Post, rank: int, attempt: int, restarts: int) -> dict[str, str]:
+    world = s.nproc * post.nodes
+    local = rank - post.node * s.nproc
     env = dict(os.environ)
     env.update(
         RANK=str(rank),
         LOCAL_RANK=str(local),
-        GROUP_RANK=str(s.node_rank),
+        GROUP_RANK=str(post.node),
         ROLE_RANK=str(rank),
         ROLE_NAME=s.role,
         WORLD_SIZE=str(world),
         LOCAL_WORLD_SIZE=str(s.nproc),
-        GROUP_WORLD_SIZE=str(s.max_nodes),
+        GROUP_WORLD_SIZE=str(post.nodes),
         ROLE_WORLD_SIZE=str(world),
-        MASTER_ADDR=s.master_addr,
-        MASTER_PORT=str(master_port),
+        MASTER_ADDR=post.master_addr,
+        MASTER_PORT=str(post.master_port),
         TORCHELASTIC_RESTART_COUNT=str(attempt),
         TORCHELASTIC_MAX_RESTARTS=str(s.max_restarts),
         TORCHELASTIC_RUN_ID=s.rdzv_id,

@@ -1,4 +1,4 @@
-"""The launcher's own helper processes: the guard and, on one node, the manager. Each is started again when it dies."""
+"""The launcher's own helper processes: the guard and the manager. Each is started again when it dies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +15,13 @@ from typing import BinaryIO
 
 import msgspec
 
+from onward.agent.meeting import Meeting
 from onward.agent.processes import Child, disown, run_module
 from onward.agent.settings import RunSettings
 
 QUICK_S = 2.0  # a manager that lived no longer than this is started again with a growing delay
 LONGEST_DELAY_S = 2.0
+NOT_NEEDED = 75  # how a manager ends that has nobody to manage
 
 
 class Guard:
@@ -71,24 +72,43 @@ class Guard:
 
 
 class OwnManager:
-    """The manager of a job on one node. Its listening socket is ours, so that no port is ever lost with it."""
+    """A manager that this agent hosts. The listening socket is ours, so that no port is ever lost with the process.
 
-    def __init__(self, settings: RunSettings, token: bytes, log_dir: Path, say: Callable[[str], None]) -> None:
+    The job's first manager is started at once. On the other nodes one is started when somebody knocks: the job's
+    manager is gone, and this node is next in line.
+    """
+
+    def __init__(
+        self, settings: RunSettings, meeting: Meeting, log_dir: Path, say: Callable[[str], None]
+    ) -> None:
         self._settings = settings
-        self._token = token
+        self._meeting = meeting
         self._log_dir = log_dir
         self._say = say
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port: int = self._socket.getsockname()[1]
+        self._socket = meeting.manager_socket
         self._child: Child | None = None
         self._over = False
         self._delay_s = 0.0
         self._started_at = 0.0
-        self._start()
+        self._gone = asyncio.Event()
+        if meeting.hosts:
+            self._start()
+        else:
+            self._wait_for_a_knock()
 
     @property
     def pid(self) -> int:
-        return self._child.pid if self._child is not None else 0
+        return self._child.pid if self._child is not None and self._child.exit_code is None else 0
+
+    def _wait_for_a_knock(self) -> None:
+        self._gone.set()
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._on_knock)
+
+    def _on_knock(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket.fileno())
+        if not self._over:
+            self._say("somebody looks for a manager here; starting one")
+            self._start()
 
     def _start(self) -> None:
         if self._over:
@@ -97,23 +117,33 @@ class OwnManager:
         spec = {
             "fd": fd,
             "parent": os.getpid(),
-            "world_size": s.nproc * s.max_nodes,
-            "nodes": 1,
+            "world_size": s.nproc * s.nodes,
+            "nodes": s.nodes,
             "policies": [p.value for p in s.policies],
-            "limits": {"max_restarts": s.max_restarts},
+            "limits": {"max_restarts": s.max_restarts, "reschedule_s": s.reschedule_s},
             "hang_floor_s": s.hang_floor_s,
             "hang_first_s": 120.0,
+            "node_timeout_s": s.node_timeout_s,
+            "fail_stop_s": s.fail_stop_s,
+            "seat": self._meeting.member.id,
             "journal": str(self._log_dir / "journal"),
         }
         command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())
-        env = {**os.environ, "ONWARD_TOKEN": self._token.hex()}
+        env = {**os.environ, "ONWARD_TOKEN": self._meeting.token.hex()}
         with _appending(self._log_dir / "manager.log") as said:
             p = subprocess.Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self._started_at = time.monotonic()
+        self._gone.clear()
         self._child = Child(disown(p), self._on_exit)
 
     def _on_exit(self, code: int) -> None:
         if self._over:
+            self._gone.set()
+            return
+        if code in (0, NOT_NEEDED) and self._settings.several:
+            if code == NOT_NEEDED:
+                self._say("the manager here is not in office and ended")
+            self._wait_for_a_knock()
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._say(f"the manager ended ({how}); starting a new one, ranks train on")
@@ -125,8 +155,17 @@ class OwnManager:
         """No new one when this one ends."""
         self._over = True
 
+    async def farewell(self, limit_s: float) -> None:
+        """Let it tell the other nodes how the job ended. It ends by itself when they have all gone."""
+        self._over = True
+        if self.pid:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), limit_s)
+
     def stop(self) -> None:
         self._over = True
+        with contextlib.suppress(ValueError, OSError):
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
         if self._child is not None:
             self._child.signal(signal.SIGKILL)
         self._socket.close()

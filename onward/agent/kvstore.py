@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
 from onward.wire.messages import StoreReply, StoreRequest
 
-Asker = tuple[int, int]  # (process, request id)
+Who = TypeVar("Who", bound=Hashable)
 
 
-class GenerationStore:
+class GenerationStore(Generic[Who]):
     """Pure: `handle` returns the replies that are due now, to whomever they are due."""
 
     def __init__(self, generation: int, world_size: int) -> None:
         self.generation = generation
         self._world_size = world_size
         self._values: dict[str, bytes] = {}
-        self._waiting: dict[str, list[Asker]] = {}
-        self._arrived: dict[str, dict[int, tuple[int, int]]] = {}  # gate -> process -> (request id, vote)
+        self._waiting: dict[str, list[tuple[Who, int]]] = {}  # key -> (who, request id)
+        self._arrived: dict[str, dict[Who, tuple[int, int]]] = {}  # gate -> who -> (request id, vote)
 
-    def handle(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
+    def handle(self, process: Who, q: StoreRequest) -> list[tuple[Who, StoreReply]]:
         match q.op:
             case "set":
                 return [(process, StoreReply(id=q.id)), *self._put(q.key, q.value)]
@@ -46,7 +49,7 @@ class GenerationStore:
                 return self._arrive(process, q)
         return [(process, StoreReply(id=q.id, error=f"unknown store operation {q.op}"))]
 
-    def _add(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
+    def _add(self, process: Who, q: StoreRequest) -> list[tuple[Who, StoreReply]]:
         try:
             number = int(self._values.get(q.key, b"0")) + q.amount
         except ValueError:
@@ -55,12 +58,12 @@ class GenerationStore:
             return [(process, StoreReply(id=q.id, error=f"cannot add to {q.key!r}: out of range"))]
         return [(process, StoreReply(id=q.id, number=number)), *self._put(q.key, str(number).encode())]
 
-    def _put(self, key: str, value: bytes) -> list[tuple[int, StoreReply]]:
+    def _put(self, key: str, value: bytes) -> list[tuple[Who, StoreReply]]:
         """Store a value; the answers are those that waited for it."""
         self._values[key] = value
         return [(p, StoreReply(id=i, value=value)) for p, i in self._waiting.pop(key, [])]
 
-    def _arrive(self, process: int, q: StoreRequest) -> list[tuple[int, StoreReply]]:
+    def _arrive(self, process: Who, q: StoreRequest) -> list[tuple[Who, StoreReply]]:
         here = self._arrived.setdefault(q.key, {})
         here[process] = (q.id, q.amount)
         if len(here) < self._world_size:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import socket
 import time
@@ -23,10 +22,24 @@ from onward.agent.birth import OTHER_PYTHON, Births
 from onward.agent.chaos import OWN_KINDS
 from onward.agent.desk import Desk
 from onward.agent.helpers import Guard, OwnManager
-from onward.agent.logic import AgentLogic, AgentSettings, Effect, KillProcess, Process, Say, SendRank, StartProcess
+from onward.agent.logic import (
+    AgentLogic,
+    AgentSettings,
+    AnswerPeer,
+    Effect,
+    KillProcess,
+    Process,
+    Say,
+    SendPeer,
+    SendRank,
+    StartProcess,
+)
 from onward.agent.logs import Follower, tail
+from onward.agent.meeting import meet
 from onward.agent.obituary import Obituaries
 from onward.agent.observer import Diary, JobView, Observer, Outcome, RankView
+from onward.agent.office import Office
+from onward.agent.peers import Peers
 from onward.agent.places import Places
 from onward.agent.processes import Child, become_reaper, kill_tree, reap_orphans
 from onward.agent.settings import RunSettings, Streams
@@ -38,7 +51,7 @@ from onward.core.incident import Incident
 from onward.errors import HungUp, OnwardError, WireError
 from onward.log import get_logger
 from onward.wire import page as pages
-from onward.wire.frames import accept_peer, decode, greet_server, pack, read_frame
+from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.messages import (
     CaptureStacks,
     ControlRequest,
@@ -48,9 +61,9 @@ from onward.wire.messages import (
     Injection,
     Note,
     Orders,
+    PeerReply,
     encoder,
     first_word,
-    from_manager,
     from_rank,
 )
 
@@ -58,6 +71,7 @@ log = get_logger("onward.agent")
 TICK_S = 0.05
 FACTS_S = 0.1
 GREETING_S = 5.0
+FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the job ended
 ONE_SIGNAL_S = 0.5
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
@@ -73,7 +87,8 @@ class Launcher:
         self.settings = settings
         self.observer = observer
         self._injections = injections
-        self._token = secrets.token_bytes(32)
+        self._meeting = meet(settings)
+        self._token = self._meeting.token
         self._children: dict[int, Child] = {}  # process number -> child
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._followers: dict[int, list[Follower]] = {}
@@ -82,7 +97,6 @@ class Launcher:
         self._incidents: list[Incident] = []
         self._open_incident: Incident | None = None
         self._evidence: dict[tuple[int, int], str] = {}
-        self._manager_writer: asyncio.StreamWriter | None = None
         self._warm: WarmParent | None = None
         self._stop_signal = 0
         self._stopped_at = 0.0
@@ -115,15 +129,19 @@ class Launcher:
         self._make_logic()
         self._guard = Guard(self.places.run_dir)
         self._births = Births(s, self.places, self._token)
-        self._manager = OwnManager(s, self._token, self.log_dir, self.observer.note)
+        self._manager = OwnManager(s, self._meeting, self.log_dir, self.observer.note)
+        self._office = Office(self._token, self._meeting.doors, self._on_manager, self._send_facts)
+        self._peers = Peers(self.logic.me, self._token, self.logic.keeper, self._on_peer, self._on_peer_reply)
         try:
             self._handle_signals()
             server = await asyncio.start_unix_server(self._on_rank_connection, path=self.places.socket)
+            if self._meeting.peer_socket is not None:
+                await self._peers.listen(self._meeting.peer_socket)
             self._publish()
             if s.warm and not os.environ.get(OTHER_PYTHON):
                 self._warm = WarmParent(s, {**os.environ, "OMP_NUM_THREADS": "1"}, self.observer.note)
                 self._warm.start()
-            self._spawn(self._talk_to_manager())
+            self._spawn(self._office.run())
             self._spawn(self._tick())
             await self._done.wait()
             server.close()
@@ -145,21 +163,17 @@ class Launcher:
             log_dir=str(self.log_dir),
             started_at=time.time(),
             script=self.settings.script,
-            world_size=self.settings.nproc * self.settings.max_nodes,
+            world_size=self.settings.nproc * self.settings.nodes,
         )
         self._control_fd = control.publish(self.places.run_dir, entry)
 
     def _make_logic(self) -> None:
         s = self.settings
-        world = s.nproc * s.max_nodes
         self.logic = AgentLogic(
             AgentSettings(
-                node=s.node_rank,
-                first_rank=s.node_rank * s.nproc,
+                member=self._meeting.member,
                 local_ranks=s.nproc,
-                world_size=world,
                 spares=s.spares,
-                address="127.0.0.1",
                 retry_on=s.retry_on,
                 injections=self._injections,
             ),
@@ -200,7 +214,10 @@ class Launcher:
             self._sweep(number)
         if self._warm is not None:
             self._warm.stop()
+        if self.settings.several and not self._stop_signal:
+            await self._manager.farewell(FAREWELL_S)
         self._manager.stop()
+        self._peers.close()
         self._guard.stop()
         await asyncio.sleep(0.01)
         self.places.remove()
@@ -222,26 +239,6 @@ class Launcher:
     _crash: BaseException | None = None
 
     # ------------------------------------------------------------------------------------------ manager
-
-    async def _talk_to_manager(self) -> None:
-        while True:
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._manager.port)
-            except OSError:
-                await asyncio.sleep(0.02)
-                continue
-            try:
-                await greet_server(reader, writer, self._token, GREETING_S)
-                self._manager_writer = writer
-                self._send_facts()
-                while True:
-                    self._on_manager(decode(from_manager, await read_frame(reader)))
-            except (WireError, ConnectionError) as e:
-                log.info("manager connection: %s", e)
-            finally:
-                self._manager_writer = None
-                writer.close()
-            await asyncio.sleep(0.02)
 
     def _on_manager(self, message: object) -> None:
         match message:
@@ -291,12 +288,15 @@ class Launcher:
             path.write_text(text)
 
     def _send_facts(self) -> None:
-        writer = self._manager_writer
-        if writer is None:
-            return
-        self._sent_at = time.monotonic()
-        with contextlib.suppress(ConnectionError, RuntimeError):
-            writer.write(pack(encoder, self.logic.facts(self._sent_at)))
+        if self._office.open:
+            self._sent_at = time.monotonic()
+            self._office.send(self.logic.facts(self._sent_at))
+
+    def _on_peer(self, agent: str, message: object) -> None:
+        self._apply(self.logic.on_peer(agent, message))
+
+    def _on_peer_reply(self, message: PeerReply) -> None:
+        self._apply(self.logic.on_peer_reply(message))
 
     # ------------------------------------------------------------------------------------------ ranks
 
@@ -312,6 +312,10 @@ class Launcher:
                     if writer is not None:
                         with contextlib.suppress(ConnectionError, RuntimeError):
                             writer.write(pack(encoder, effect.message))
+                case SendPeer():
+                    self._peers.send(effect.peer, effect.message)
+                case AnswerPeer():
+                    self._peers.answer(effect.agent, effect.message)
                 case Say():
                     say = self.observer.detail if self._open_incident is not None else self.observer.note
                     say(effect.text)
@@ -334,8 +338,11 @@ class Launcher:
         p = self.logic.processes.get(effect.process)
         if p is None:
             return
+        if effect.kept_at:
+            await self._take_over(p, effect.kept_at)
+        orders = self.logic.orders
         try:
-            pid = await self._births.start(p, self._warm)
+            pid = await self._births.start(p, self._warm, self.logic.node, orders.master if orders else "")
             self._pages[p.number] = pages.Page(self.places.of(p)[0])
         except OSError as e:
             self.observer.note(f"rank {p.rank}: could not start a process: {e}")
@@ -350,6 +357,16 @@ class Launcher:
             self._children[number].signal(signal.SIGKILL)
         self._apply([])
 
+    async def _take_over(self, p: Process, kept_at: str) -> None:
+        """Fetch what another node kept for a rank whose own node is lost."""
+        try:
+            kept = await self._peers.fetch(kept_at, p.rank, p.attempt)
+        except WireError as e:
+            self.observer.note(f"rank {p.rank}: its local state could not be had: {e}")
+            return
+        self.places.put_local(p, kept.slots)
+        self.logic.take_over(p.rank, kept.log)
+
     def _on_exit(self, number: int, code: int) -> None:
         self._sweep(number)
         p = self.logic.processes.get(number)
@@ -361,7 +378,7 @@ class Launcher:
             self._read_page(p)
         self.witness.exited(self._children[number].pid, code)
         if p is not None and not p.spare:
-            local_rank = p.rank - self.logic.settings.first_rank
+            local_rank = p.rank - self.logic.first_rank
             self._obituaries.dead(p, local_rank, code, self.places.logs(p), self.places.error_file(p))
         self._apply(self.logic.on_exit(number, code))
         self._children.pop(number, None)
@@ -467,7 +484,7 @@ class Launcher:
                     if number in self._children:
                         self.witness.announced(i.id, self._children[number].pid)
                         self._children[number].signal(signal.SIGKILL)
-            elif i.kind in OWN_KINDS and self._top_step >= i.step:
+            elif i.kind in OWN_KINDS and self._top_step >= i.step and i.node == self.logic.node:
                 pids = self._own_pids(i.kind)
                 if pids:
                     self.logic.injections.remove(i)
@@ -515,7 +532,7 @@ class Launcher:
 
     def _follow(self, p: Process, out: Path, err: Path) -> None:
         s = self.settings
-        local = p.rank - self.logic.settings.first_rank
+        local = p.rank - self.logic.first_rank
         files_only = s.redirects.get(local, Streams.NONE) & ~s.tee.get(local, Streams.NONE)
         shown = s.shown_ranks is None or local in s.shown_ranks
         followers = []

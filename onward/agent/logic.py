@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
+from onward.core.membership import Member
 from onward.wire.messages import (
     AgentFacts,
     Hello,
     Inject,
     Injected,
     Injection,
+    KeepLog,
     Orders,
+    PeerReply,
+    PeerStore,
     RankOrder,
     Recorded,
     Report,
@@ -39,6 +44,7 @@ class StartProcess:
     incarnation: int
     spare: bool
     attempt: int
+    kept_at: str = ""  # fetch what this agent keeps for the rank, first
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,30 @@ class SendRank:
 
 
 @dataclass(frozen=True)
+class SendPeer:
+    """To the agent that listens at `peer`."""
+
+    peer: str
+    message: object
+
+
+@dataclass(frozen=True)
+class AnswerPeer:
+    """To the agent with this id, on the connection it opened."""
+
+    agent: str
+    message: object
+
+
+@dataclass(frozen=True)
 class Say:
     """A sentence for people."""
 
     text: str
 
 
-Effect = StartProcess | KillProcess | SendRank | Say
+Effect = StartProcess | KillProcess | SendRank | SendPeer | AnswerPeer | Say
+Asker = tuple[str, int]  # (agent, process)
 
 
 # ---------------------------------------------------------------------------------------------------- state
@@ -98,12 +121,9 @@ class Process:
 class AgentSettings:
     """What an agent is told at its start."""
 
-    node: int
-    first_rank: int
+    member: Member
     local_ranks: int
-    world_size: int
     spares: str = "each"
-    address: str = "127.0.0.1"
     retry_on: tuple[str, ...] = ()
     injections: tuple[Injection, ...] = ()
 
@@ -118,19 +138,24 @@ class AgentLogic:
         local_steps: Callable[[Process], tuple[int, ...]],
     ) -> None:
         self.settings = settings
+        self.node = -1  # our place in the job
+        self.world_size = 0
+        self.keeper = Keeper()
         self._paths = paths  # of a process: (status page, directory of its rank's local state)
         self._local_steps = local_steps  # which steps that directory holds
         self.processes: dict[int, Process] = {}
         self.current: dict[int, int] = {}  # rank -> process
         self.orders: Orders | None = None
         self.term = 0
+        self.seat = ""
         self.record = b""
         self.version = 0
         self.stopping = False
         self.dropped = 0  # messages refused because they were from the past
         self.injections = list(settings.injections)
         self._next = 0
-        self._stores: dict[int, GenerationStore] = {}
+        self._stores: dict[int, GenerationStore[Asker]] = {}
+        self._early: list[tuple[Asker, StoreRequest]] = []  # for a generation that we have not heard of yet
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
         self._spare_tries: dict[int, int] = {}
         self.changed = True
@@ -139,22 +164,57 @@ class AgentLogic:
 
     def on_orders(self, orders: Orders) -> list[Effect]:
         """Everything the manager wants, as of now."""
-        if orders.term < self.term or (
-            self.orders is not None
-            and orders.term == self.orders.term
-            and orders.version < self.orders.version
-        ):
+        last = self.orders
+        same = last is not None and orders.term == last.term
+        if orders.term < self.term or (same and (orders.seat != self.seat or orders.version < last.version)):  # type: ignore[union-attr]
             self.dropped += 1
             return []
-        if self.orders is not None and orders.attempt != self.orders.attempt:
+        if last is not None and orders.attempt != last.attempt:
             self._log.clear()
             self._spare_tries.clear()
-        self.term = orders.term
+        self.term, self.seat = orders.term, orders.seat
         self.orders = orders
+        self.world_size = orders.world_size
         if orders.job:
             self.record = orders.job
         self.changed = True
-        return self.reconcile()
+        effects = self._move(orders.node) if orders.node != self.node else []
+        partner = next((o.form.partner for o in orders.ranks if o.form is not None), "")
+        if partner and (last is None or last.generation != orders.generation or partner != self._partner):
+            self._partner = partner
+            effects += [e for rank in self._log for e in self._forward_log(rank)]
+        early, self._early = self._early, []
+        for asker, q in early:
+            effects += self._on_store(asker, q)
+        return effects + self.reconcile()
+
+    _partner = ""
+
+    def _move(self, node: int) -> list[Effect]:
+        """Take another place, or none: whoever was started for the old one has no part in the job any more."""
+        effects: list[Effect] = []
+        if self.node >= 0:
+            effects.append(Say(f"node {self.node} is held by another agent now; ending the ranks here"))
+        for p in self.processes.values():
+            if p.alive:
+                effects += self._kill(p)
+        self.node = node
+        self.current.clear()
+        self._log.clear()
+        self._spare_tries.clear()
+        return effects
+
+    @property
+    def first_rank(self) -> int:
+        return max(0, self.node) * self.settings.local_ranks
+
+    def _forward_log(self, rank: int, only: int | None = None) -> list[Effect]:
+        """Let another node keep what a replacement of `rank` would need to run the script up to its first step."""
+        attempt = self.orders.attempt if self.orders is not None else 0
+        entries = self._log.get(rank, {})
+        indices = sorted(entries) if only is None else [only]
+        keep = [KeepLog(attempt=attempt, rank=rank, index=i, data=entries[i]) for i in indices]
+        return [SendPeer(self._partner, m) for m in keep] if self._partner else []
 
     def reconcile(self) -> list[Effect]:
         """What follows from the orders and what is there. Idempotent."""
@@ -198,7 +258,8 @@ class AgentLogic:
                 effects += self._kill(p)
         p = self._new(order.rank, order.incarnation, spare=False, stand_in=stand_in, attempt=orders.attempt)
         self.current[order.rank] = p.number
-        return [*effects, StartProcess(p.number, p.rank, p.incarnation, stand_in, p.attempt)]
+        kept_at = orders.kept_at.get(order.rank, "") if stand_in else ""
+        return [*effects, StartProcess(p.number, p.rank, p.incarnation, stand_in, p.attempt, kept_at)]
 
     def _promote(self, p: Process, order: RankOrder, what: str) -> list[Effect]:
         p.spare, p.incarnation = False, order.incarnation
@@ -292,8 +353,9 @@ class AgentLogic:
                 self.changed = True
             case Recorded() if self.orders is None or p.attempt == self.orders.attempt:
                 self._log.setdefault(p.rank, {})[message.index] = message.data
+                return self._forward_log(p.rank, message.index)
             case StoreRequest():
-                return self._on_store(p, message)
+                return self._ask_store(p, message)
             case Injected():
                 self.injections = [i for i in self.injections if i.id != message.id]
             case _:
@@ -307,30 +369,74 @@ class AgentLogic:
         others = [q.progress.step for q in self.processes.values() if q.alive and not q.spare]
         return Welcome(
             rank=p.rank,
-            local_rank=p.rank - self.settings.first_rank,
-            world_size=self.settings.world_size,
+            local_rank=p.rank - self.first_rank,
+            world_size=self.world_size,
             incarnation=p.incarnation,
             spare=p.stand_in,
             page=page,
             local_dir=local_dir,
+            attempt=p.attempt,
             step=max([step, *others, 0]),
             injections=[i for i in self.injections if i.rank == p.rank and not p.spare],
             retry_on=list(self.settings.retry_on),
-            address=self.settings.address,
+            address=self.settings.member.address,
             log=[log.get(i, b"") for i in range(max(log, default=-1) + 1)],
         )
 
-    def _on_store(self, p: Process, q: StoreRequest) -> list[Effect]:
+    def take_over(self, rank: int, log: list[bytes]) -> None:
+        """What another agent had kept for `rank`, which is ours now."""
+        self._log[rank] = dict(enumerate(log))
+
+    # ------------------------------------------------------------------------------------------ the store
+
+    @property
+    def me(self) -> str:
+        return self.settings.member.id
+
+    def _ask_store(self, p: Process, q: StoreRequest) -> list[Effect]:
+        if p.spare:
+            self.dropped += 1
+            return [SendRank(p.number, StoreReply(id=q.id, error="a spare has no part in any generation"))]
+        store = self.orders.store if self.orders is not None else ""
+        if store in ("", self.settings.member.peer):
+            return self._on_store((self.me, p.number), q)
+        return [SendPeer(store, PeerStore(process=p.number, request=q))]
+
+    def on_peer(self, agent: str, message: object) -> list[Effect]:
+        """A request of another agent."""
+        match message:
+            case PeerStore():
+                return self._on_store((agent, message.process), message.request)
+            case KeepLog():
+                self.keeper.keep_log(message)
+            case _:
+                self.dropped += 1
+        return []
+
+    def on_peer_reply(self, message: PeerReply) -> list[Effect]:
+        p = self.processes.get(message.process)
+        return [SendRank(p.number, message.reply)] if p is not None and p.alive else []
+
+    def _on_store(self, asker: Asker, q: StoreRequest) -> list[Effect]:
         now = self.orders.generation if self.orders is not None else 0
-        if q.generation != now or p.spare:
+        if q.generation > now and asker[0] != self.me:
+            self._early.append((asker, q))  # the other agent heard of it first
+            return []
+        if q.generation != now:
             self.dropped += 1
             state = "over" if q.generation < now else "not the current one"
-            return [SendRank(p.number, StoreReply(id=q.id, error=f"generation {q.generation} is {state}"))]
+            return self._reply(asker, StoreReply(id=q.id, error=f"generation {q.generation} is {state}"))
         store = self._stores.get(q.generation)
         if store is None:
-            self._stores = {q.generation: GenerationStore(q.generation, self.settings.world_size)}
+            self._stores = {q.generation: GenerationStore(q.generation, self.world_size)}
             store = self._stores[q.generation]
-        return [SendRank(number, reply) for number, reply in store.handle(p.number, q)]
+        return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
+
+    def _reply(self, asker: Asker, reply: StoreReply) -> list[Effect]:
+        agent, process = asker
+        if agent == self.me:
+            return [SendRank(process, reply)]
+        return [AnswerPeer(agent, PeerReply(process=process, reply=reply))]
 
     def on_exit(self, number: int, code: int) -> list[Effect]:
         p = self.processes.get(number)
@@ -362,10 +468,14 @@ class AgentLogic:
         ranks = [self._rank_facts(self.processes[n]) for _, n in sorted(self.current.items())]
         seen = self.orders.version if self.orders is not None else 0
         return AgentFacts(
-            node=self.settings.node,
+            agent=self.settings.member,
+            node=self.node,
             version=self.version,
             term=self.term,
+            seat=self.seat,
+            generation=self.orders.generation if self.orders is not None else 0,
             orders_version=seen,
+            kept=self.keeper.steps(),
             ranks=ranks,
             record=self.record,
             stopping=self.stopping,
@@ -379,7 +489,7 @@ class AgentLogic:
             stage = Stage.EXITED
         return RankFacts(
             rank=p.rank,
-            node=self.settings.node,
+            node=self.node,
             incarnation=p.incarnation,
             pid=p.pid,
             stage=stage,

@@ -54,6 +54,13 @@ class Places:
                     found.append(step)
         return tuple(sorted(found))
 
+    def put_local(self, p: Process, slots: dict[int, bytes]) -> None:
+        """Local state of a rank that had lived on another node."""
+        directory = Path(self.of(p)[1])
+        directory.mkdir(exist_ok=True)
+        for i, data in slots.items():
+            (directory / f"slot{i}").write_bytes(data)
+
     def remove(self) -> None:
         """The logs stay."""
         shutil.rmtree(self.run_dir, ignore_errors=True)

@@ -29,7 +29,11 @@ class RunSettings:
     nproc: int  # ranks on this node
     min_nodes: int  # the job runs with at least so many nodes
     max_nodes: int  # and with at most so many
-    node_rank: int  # which of the nodes this one is
+    nodes: int  # places of the job; agents beyond it stand by
+    several: bool  # there may be other nodes, so that this one has to meet them
+    node_rank: int  # which of the nodes this one is, -1: any
+    standby: bool  # this node only replaces a lost one
+    manager: str  # where `onward manager` listens, HOST:PORT; empty: one of the nodes starts it
     master_addr: str  # where rank 0's node can be reached
     master_port: int | None  # None: any free port
     local_addr: str | None  # this node's own address; None: found out
@@ -45,6 +49,10 @@ class RunSettings:
     warm: bool  # fork ranks from a parent that has imported torch
     preload: tuple[str, ...]  # modules the warm parent imports besides torch
     hang_floor_s: float  # a rank is never called hung sooner than this
+    node_timeout_s: float  # a node is never called lost sooner than this, unless its death is certain
+    fail_stop_s: float  # after so long silence counts as death, by the user's word; 0: it never does
+    reschedule_s: float  # how long a replacement for a lost node is waited for
+    join_timeout_s: float  # how long the job may wait for its nodes at the start
     grace_s: float  # between SIGTERM and SIGKILL
     signals: tuple[str, ...]  # signals that end the job in order
     log_dir: Path | None  # where the logs of the ranks go; None: the launcher chooses
@@ -54,6 +62,7 @@ class RunSettings:
     virtual_local_rank: bool  # each rank sees one device and LOCAL_RANK 0
     chaos: tuple[str, ...]  # faults to inject, as given
     token_file: Path | None  # shared secret for the wire where it leaves the machine
+    join_token: str  # the same, given directly
     view: str  # "live" (redrawn), "plain" (lines) or "auto" (live on a terminal)
     output: str  # "text" or "json", for the summary at the end
     quiet: bool  # nothing but the ranks' own output and errors

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from onward.agent.settings import RunSettings, Streams
-from onward.core.policy import closest, did_you_mean, parse_policies
+from onward.core.policy import Policy, closest, did_you_mean, parse_policies
 from onward.devices import check_patterns, count_devices, cuda, npu
 from onward.errors import UsageError
+from onward.wire.token import LEAST_BYTES
 
 UNLIMITED_RESTARTS = 32767  # what --max-restarts means when it is absent or 0
+_DEFAULT_POLICIES = "retry,recover-in-place,recover,dump,exit"
 MAX_RANKS_PER_NODE = 4096  # beyond this a number is a slip, such as a port in the wrong place
 
 
@@ -88,7 +90,7 @@ _OWN = (
     _Flag(
         "recover-strategy",
         "Allowed policies: retry, recover-in-place, recover, elastic-training, dump, exit"
-        " (default retry,recover-in-place,dump,exit). Their order is fixed.",
+        f" (default {_DEFAULT_POLICIES}). Their order is fixed.",
         "NAME,NAME,...",
         env=("ONWARD_RECOVER_STRATEGY",),
     ),
@@ -106,7 +108,25 @@ _OWN = (
     ),
     _Flag("chaos", "Inject a fault, such as rank=2,step=50,kind=kill, or a YAML file. Repeatable.", "SPEC"),
     _Flag("job-name", "Name in messages and directories (default: the rdzv id).", "NAME", alias="job-id"),
-    _Flag("token-file", "File with the shared secret of a job on several nodes.", "FILE"),
+    _Flag("standby", "This node only takes the place of a lost one."),
+    _Flag("manager", "Where `onward manager` listens (default: node 0).", "HOST:PORT", env=("ONWARD_MANAGER",)),
+    _Flag(
+        "token-file",
+        "File with the shared secret of a job on several nodes.",
+        "FILE",
+        alias="join-token-file",
+        env=("ONWARD_JOIN_TOKEN_FILE",),
+    ),
+    _Flag("join-token", "The shared secret itself; better in the environment.", "TEXT", env=("ONWARD_JOIN_TOKEN",)),
+    _Flag("join-timeout", "How long to wait for the other nodes at the start (default 600).", "SECONDS"),
+    _Flag("node-timeout", "No silent node is called lost sooner (default 5).", "SECONDS"),
+    _Flag("fail-stop-after", "Silence of a node for so long is proof of its death (default: never).", "SECONDS"),
+    _Flag(
+        "wait-reschedule-timeout",
+        "How long to wait for a node in the place of a lost one (default 270).",
+        "SECONDS",
+        env=("ONWARD_WAIT_RESCHEDULE_TIMEOUT",),
+    ),
     _Flag("view", "live (redrawn), plain (lines) or auto (default auto).", "HOW"),
     _Flag("output", "Summary at the end: text or json (default text).", "HOW", short="-o"),
     _Flag("quiet", "Print nothing but the output of the ranks and errors."),
@@ -139,6 +159,12 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         script = f"./{script}"  # a file of this directory; without a slash it would be looked for on PATH only
     if script or not line.swallowed:
         line.problems += _script_problems(script, launch, env)
+    node_rank = _node_rank(line, max_nodes)
+    no_policies: tuple[Policy, ...] = ()
+    policies = line.convert("recover-strategy", _DEFAULT_POLICIES, parse_policies, no_policies)
+    standby, manager = line.switch("standby"), line.text("manager", "")
+    meets = bool(manager or standby or {"rdzv-endpoint", "master-addr"} & line.given.keys())
+    several = not standalone and (min_nodes > 1 or standby or (max_nodes > 1 and meets))
     settings = RunSettings(
         script=script,
         script_args=script_args,
@@ -146,7 +172,11 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         nproc=nproc,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
-        node_rank=_node_rank(line, max_nodes),
+        nodes=(max_nodes if Policy.ELASTIC in policies else min_nodes) if several else 1,
+        several=several,
+        node_rank=node_rank if several else 0,
+        standby=standby,
+        manager=manager,
         master_addr=line.text("master-addr", "127.0.0.1"),
         master_port=_master_port(line, max_nodes),
         local_addr=line.text("local-addr", "") or None,
@@ -156,12 +186,16 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         job_name=_job_name(line),
         role=line.text("role", "default"),
         max_restarts=line.whole("max-restarts", 0) or UNLIMITED_RESTARTS,
-        policies=line.convert("recover-strategy", "retry,recover-in-place,dump,exit", parse_policies, ()),
+        policies=policies,
         retry_on=line.convert_each("retry-on", _regex),
         spares=spares if warm else "none",
         warm=warm,
         preload=tuple(name for names in line.convert_each("preload", _modules) for name in names),
         hang_floor_s=line.seconds("hang-floor", 0.7, zero_allowed=False),
+        node_timeout_s=line.seconds("node-timeout", 5.0, zero_allowed=False),
+        fail_stop_s=line.seconds("fail-stop-after", 0.0),
+        reschedule_s=line.seconds("wait-reschedule-timeout", 270.0),
+        join_timeout_s=line.seconds("join-timeout", 600.0, zero_allowed=False),
         grace_s=line.seconds("grace", 10.0),
         signals=line.convert("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", _signals, ()),
         log_dir=line.convert("log-dir", None, _writable_dir, None),
@@ -171,6 +205,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         virtual_local_rank=line.switch("virtual-local-rank"),
         chaos=line.convert_each("chaos", str),
         token_file=line.convert("token-file", None, _readable_file, None),
+        join_token=_join_token(line),
         view=line.choice("view", "auto", ("auto", "live", "plain")),
         output=line.choice("output", "text", ("text", "json")),
         quiet=line.switch("quiet"),
@@ -405,9 +440,12 @@ def _nproc(text: str, env: Mapping[str, str]) -> int:
 
 
 def _node_rank(line: _Line, max_nodes: int) -> int:
+    if "node-rank" not in line.given:
+        return -1 if max_nodes > 1 else 0
     rank = line.whole("node-rank", 0)
-    # Other rendezvous backends of torchrun number the nodes themselves, so there the flag may say anything.
-    if 0 < max_nodes <= rank and line.text("rdzv-backend", "static") == "static":
+    if max_nodes > 1 and line.text("rdzv-backend", "static") != "static":
+        return -1  # torchrun's other backends number the nodes themselves, so there the flag may say anything
+    if 0 < max_nodes <= rank:
         line.problem(
             "node-rank", f"--nnodes says {max_nodes}, numbered from 0; give 0 to {max_nodes - 1}, or raise --nnodes"
         )
@@ -420,6 +458,13 @@ def _master_port(line: _Line, max_nodes: int) -> int | None:
     if port == 0 and several_nodes:
         line.problem("master-port", "several nodes must agree on one port; give 1 to 65535")
     return port or None
+
+
+def _join_token(line: _Line) -> str:
+    token = line.text("join-token", "").strip()
+    if token and len(token) < LEAST_BYTES:
+        line.problem("join-token", "too short for a secret; make one with: openssl rand -hex 32")
+    return token
 
 
 def _job_name(line: _Line) -> str:

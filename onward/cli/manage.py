@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import secrets
 import signal
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onward.agent.logs import user_directory
+from onward.agent.meeting import is_loopback
 from onward.core.policy import Policy
 from onward.core.recovery import Limits
 from onward.errors import OnwardError, UsageError
@@ -51,15 +51,6 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not port.isdigit() or int(port) > 65535:
         raise UsageError(f"--listen {text}: {port!r} is not a port; give HOST:PORT, such as 0.0.0.0:{PORT}")
     return host or "127.0.0.1", int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """True when nobody outside this machine can reach `host`, whatever it resolves to."""
-    try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
-    except OSError as e:
-        raise UsageError(f"--listen {host}: {e.strerror or e}; give an address of this machine") from e
-    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
 
 
 def manage(s: ManageSettings) -> int:

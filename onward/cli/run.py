@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from onward.agent.chaos import parse_chaos
 from onward.agent.launcher import Launcher
@@ -16,14 +15,13 @@ from onward.cli.banner import banner, oom_kills
 from onward.cli.flags import parse_run
 from onward.cli.report import as_json, outcome_object
 from onward.cli.screen import Screen, make_screen
-from onward.errors import UsageError
 from onward.wire.messages import Injection
 
 
 def run(argv: Sequence[str]) -> int:
     """The whole command; returns the exit code."""
-    settings = one_node(parse_run(argv, os.environ))
-    injections = parse_chaos(settings.chaos, settings.nproc * settings.max_nodes)
+    settings = parse_run(argv, os.environ)
+    injections = parse_chaos(settings.chaos, settings.nproc * settings.nodes)
     kills_before = oom_kills()
     screen = make_screen(settings.view, settings.quiet, settings.output == "json")
     try:
@@ -37,16 +35,6 @@ def run(argv: Sequence[str]) -> int:
     elif outcome.root_cause is not None:
         print(banner(outcome, oom_killed), file=sys.stderr, flush=True)
     return outcome.exit_code
-
-
-def one_node(settings: RunSettings) -> RunSettings:
-    """This version runs a job on one node. `--nnodes 1:4` starts with the one there is; more is refused, not hung."""
-    if settings.min_nodes > 1 or settings.node_rank > 0:
-        raise UsageError(
-            f"--nnodes {settings.min_nodes}: this version runs a job on one node only; leave --nnodes and --node_rank "
-            "out, or start the job with torchrun"
-        )
-    return replace(settings, max_nodes=1)
 
 
 def run_job(settings: RunSettings, injections: tuple[Injection, ...], screen: Screen) -> Outcome:

@@ -37,7 +37,7 @@ class Scope(str, Enum):
 class FaultReport:
     """A fault as first seen, before anybody has judged it."""
 
-    kind: str  # exit, signal, exception, hang, stall, start
+    kind: str  # exit, signal, exception, hang, stall, start, node
     rank: int
     incarnation: int
     step: int = -1
@@ -49,7 +49,7 @@ class FaultReport:
 
     def signature(self) -> tuple[str, int, str]:
         """Equal for two failures that look like the same one at the same place."""
-        measured = self.kind in ("hang", "stall")  # their text tells how long, which is never the same twice
+        measured = self.kind in ("hang", "stall", "node")  # their text tells how long, which is never the same twice
         return (self.kind, self.step, "" if measured else self.text[:200])
 
 

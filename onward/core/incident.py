@@ -91,6 +91,8 @@ def describe(fault: FaultReport) -> str:
             return f"exited ({fault.text})"
         case "hang":
             return "hung"
+        case "node":
+            return f"lost with {fault.text}"
         case "stall":
             return "and all others stalled"
         case "exception":

@@ -14,6 +14,7 @@ from enum import Enum
 from onward.core.agreement import Agreement, Copy, NoAgreement, agree
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident, describe
+from onward.core.membership import ALONE, Member, Outlook, Places, fill, vote
 from onward.core.policy import Policy
 
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
@@ -39,6 +40,8 @@ class Limits:
 
     pause_s: float = 5.0  # for a rank to reach the fence, on top of what its steps take
     mend_s: float = 600.0  # for a replacement to run the script up to its first step
+    reschedule_s: float = 270.0  # for a node to take the place of a lost one
+    quorum_s: float = 1800.0  # for those to speak up without whom nothing may be decided
     form_s: float = 15.0  # for groups and state
     start_s: float = 1800.0  # for a rank that the others wait for before their first step; torch's own default
     max_restarts: int = 32767
@@ -65,15 +68,21 @@ class Job:
     term: int = 1
     phase: Phase = Phase.STARTING
     generation: int = 0
+    places: Places = ()  # by node; a vacant one waits for an agent
+    voters: tuple[Member, ...] = ()  # the agents of the last generation that formed
+    seat: str = ""  # where the manager is
+    waiting: str = ""  # what the job waits for, if it is not for its own processes
     incarnations: tuple[int, ...] = ()  # wanted, by rank
     attempt: int = 0  # restarts of the whole job
     library: bool = False  # its script has been seen to use the library
     restarts_used: int = 0
+    moved: int = 0  # processes started elsewhere because their node was lost: not restarts of a container
     agreement: Agreement | None = None
     between: bool = False  # some rank stands in a collective between steps, or has run some since its last commit
     incident: Incident | None = None
     incidents: int = 0
     deadline: float | None = None
+    mend_until: float = 0.0  # how long replacements may take
     retries_at: tuple[int, int] = (-1, 0)  # (step, redos of it)
     repeats: tuple[Repeat, ...] = ()  # failures since the last progress
     handled: tuple[tuple[int, int, float], ...] = ()  # fault reports already acted on: (rank, incarnation, at)
@@ -92,8 +101,14 @@ class Decision:
 Facts = Mapping[int, RankFacts]
 
 
-def new_job(world_size: int, policies: tuple[Policy, ...], limits: Limits) -> Job:
-    return Job(world_size=world_size, policies=policies, limits=limits, incarnations=(1,) * world_size)
+def new_job(world_size: int, policies: tuple[Policy, ...], limits: Limits, places: Places = ()) -> Job:
+    incarnations = (1,) * world_size
+    return Job(world_size=world_size, policies=policies, limits=limits, incarnations=incarnations, places=places)
+
+
+def node_of(job: Job, rank: int) -> int:
+    """Ranks are dealt to nodes in blocks, as torchrun does."""
+    return rank // max(1, job.world_size // max(1, len(job.places)))
 
 
 def age(job: Job) -> tuple[int, ...]:
@@ -112,18 +127,23 @@ def resumed(job: Job, now: float) -> Job:
         Phase.FORMING: job.limits.form_s,
     }
     deadline = now + waits.get(job.phase, 0.0) if job.deadline is not None else None
-    return replace(job, deadline=deadline, incident=job.incident.rebased(now) if job.incident is not None else None)
+    incident = job.incident.rebased(now) if job.incident is not None else None
+    return replace(job, deadline=deadline, mend_until=now + _mend_s(job), incident=incident)
 
 
-def advance(job: Job, facts: Facts, now: float, deaf: bool = False) -> Decision:
+def _mend_s(job: Job) -> float:
+    return job.limits.reschedule_s if None in job.places else job.limits.mend_s
+
+
+def advance(job: Job, facts: Facts, now: float, outlook: Outlook = ALONE) -> Decision:
     """Follow the facts until nothing more follows.
 
-    Deaf: some agent has not been heard for a while. Then a deadline that passes is no evidence against its ranks.
+    When some agent has not been heard for a while, a deadline that passes is no evidence against its ranks.
     """
     why: list[str] = []
     closed: list[Incident] = []
     for _ in range(32):
-        decision = _once(job, facts, now, deaf)
+        decision = _once(job, facts, now, outlook)
         why.extend(decision.why)
         closed.extend(decision.closed)
         if decision.job == job:
@@ -132,7 +152,7 @@ def advance(job: Job, facts: Facts, now: float, deaf: bool = False) -> Decision:
     return Decision(job, (*why, "no fixed point after 32 rounds; waiting for the next fact"), tuple(closed))
 
 
-def _once(job: Job, facts: Facts, now: float, deaf: bool) -> Decision:
+def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if job.phase in (Phase.SUCCEEDED, Phase.FAILED):
         return Decision(job)
     if _all(job, facts, lambda f: f.stage is Stage.EXITED and f.exit_code == 0):
@@ -140,19 +160,37 @@ def _once(job: Job, facts: Facts, now: float, deaf: bool) -> Decision:
     faults = new_faults(job, facts)
     if faults:
         return _on_faults(job, facts, faults, now)
-    decision = _follow(job, facts, now)
-    if decision.job == job and job.deadline is not None and now >= job.deadline and not deaf:
+    if None in job.places and job.phase in (Phase.STARTING, Phase.PAUSING):
+        decision = _give_places(job, outlook, now)
+        if decision.job != job:
+            return decision
+    decision = _follow(job, facts, now, outlook)
+    if decision.job == job and job.deadline is not None and now >= job.deadline and not outlook.deaf:
         return _on_deadline(job, facts, now)
     return decision
 
 
-def _follow(job: Job, facts: Facts, now: float) -> Decision:
+def _give_places(job: Job, outlook: Outlook, now: float) -> Decision:
+    places = fill(job.places, outlook.here)
+    new = [(i, m) for i, (m, old) in enumerate(zip(places, job.places, strict=True)) if m is not None and old is None]
+    if not new:
+        return Decision(job)
+    why = ", ".join(f"{m.name} takes the place of node {i}" for i, m in new)
+    until = now + job.limits.mend_s
+    deadline = now + job.limits.pause_s + job.limits.steps_s if job.phase is Phase.PAUSING else job.deadline
+    waiting = job.waiting if None in places else ""
+    incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
+    job = replace(job, places=places, mend_until=until, deadline=deadline, waiting=waiting, incident=incident)
+    return Decision(job, (why,))
+
+
+def _follow(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     """What the facts allow, deadlines apart."""
     match job.phase:
         case Phase.STARTING:
-            return _starting(job, facts, now)
+            return _starting(job, facts, now, outlook)
         case Phase.PAUSING:
-            return _pausing(job, facts, now)
+            return _pausing(job, facts, now, outlook)
         case Phase.FORMING:
             return _forming(job, facts, now)
         case _:
@@ -202,15 +240,31 @@ def signal_name(number: int) -> str:
 # ---------------------------------------------------------------------------------------------------- phases
 
 
-def _starting(job: Job, facts: Facts, now: float) -> Decision:
+def _without_quorum(job: Job, outlook: Outlook, now: float) -> Decision | None:
+    """Wait, where those who do not answer may be training on without us."""
+    result = vote(job.voters, outlook, job.seat) if job.voters else None
+    if result is None or result.enough:
+        return None
+    if result.why == job.waiting:
+        return Decision(job)
+    deadline = job.deadline if job.waiting.startswith("NoQuorum") else now + job.limits.quorum_s
+    return Decision(replace(job, waiting=result.why, deadline=deadline), (result.why,))
+
+
+def _starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if _all(job, facts, lambda f: f.library and f.stage is Stage.SETUP):
+        wait = _without_quorum(job, outlook, now)
+        if wait is not None:
+            return wait
         gen = job.generation + 1
         deadline = now + job.limits.form_s
         new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=deadline, library=True)
+        new = replace(new, waiting="")
         return Decision(new, (f"all {job.world_size} ranks are here; forming generation {gen}",))
     if job.incident is not None and not job.library and _all(job, facts, lambda f: f.alive and f.pid > 0):
         return Decision(_close(job, now), (), _was(job, now))  # of a plain script no more can be known
-    if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
+    begun = None in job.places or any(f.stage is Stage.SETUP for f in current(job, facts).values())
+    if job.deadline is None and begun:
         return Decision(replace(job, deadline=now + job.limits.start_s))
     return Decision(job)
 
@@ -245,11 +299,14 @@ def _close(job: Job, now: float) -> Job:
     )
 
 
-def _pausing(job: Job, facts: Facts, now: float) -> Decision:
+def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     here = current(job, facts)
     missing = [r for r in range(job.world_size) if not _arrived(here.get(r), job.generation)]
     if missing:
         return Decision(job)
+    wait = _without_quorum(job, outlook, now)
+    if wait is not None:
+        return wait
     stuck = [f for f in here.values() if f.stage is Stage.PAUSED and f.scope is Scope.SETUP]
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
@@ -266,6 +323,7 @@ def _pausing(job: Job, facts: Facts, now: float) -> Decision:
         agreement=outcome,
         between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in here.values()),
         incident=incident,
+        waiting="",
         deadline=now + job.limits.form_s,
     )
     return Decision(new, (outcome.why,))
@@ -290,7 +348,8 @@ def _ready(f: RankFacts, generation: int) -> bool:
 def _forming(job: Job, facts: Facts, now: float) -> Decision:
     if _all(job, facts, lambda f: _ready(f, job.generation)):
         incident = job.incident.marked("form", now) if job.incident else None
-        return Decision(replace(job, phase=Phase.RUNNING, incident=incident, deadline=None))
+        voters = tuple(m for m in job.places if m is not None)
+        return Decision(replace(job, phase=Phase.RUNNING, incident=incident, deadline=None, voters=voters))
     return Decision(job)
 
 
@@ -299,7 +358,7 @@ def _forming(job: Job, facts: Facts, now: float) -> Decision:
 
 def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
     job = _remember(job, faults)
-    job = _open(job, faults, facts, now)
+    job = _vacate(_open(job, faults, facts, now), faults, now)
     hopeless = _nothing_to_redo(job)
     if hopeless:
         return _restart(job, now, hopeless)
@@ -311,6 +370,16 @@ def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: flo
     if repeated is not None:
         return _restart(job, now, f"rank {repeated.rank} {describe(repeated)} {IDENTICAL_LIMIT} times with no progress")
     return _pause(job, facts, now)
+
+
+def _vacate(job: Job, faults: tuple[FaultReport, ...], now: float) -> Job:
+    """The places of lost nodes are free for others."""
+    lost = {node_of(job, f.rank) for f in faults if f.kind == "node"}
+    if not lost:
+        return job
+    places = tuple(None if i in lost else m for i, m in enumerate(job.places))
+    waiting = f"a node to take the place of node {_list(sorted(lost))}"
+    return replace(job, places=places, waiting=waiting, mend_until=now + job.limits.reschedule_s)
 
 
 def _nothing_to_redo(job: Job) -> str:
@@ -377,8 +446,9 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     if not dead and retries > RETRY_LIMIT:
         suspects = [f for f in incident.faults if job.incarnations[f.rank] == f.incarnation]
         dead = [f.rank for f in sorted(suspects, key=lambda f: f.retryable == "communication")][:1]
-    policy, why = _choose(job, tuple(dead))
-    if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE):
+    lost = sorted(r for r in dead if job.places and job.places[node_of(job, r)] is None)
+    policy, why = _choose(job, tuple(dead), tuple(lost))
+    if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER):
         return _restart(job, now, why)
     incarnations = tuple(i + 1 if r in dead else i for r, i in enumerate(job.incarnations))
     already = job.phase is Phase.PAUSING  # a fault during the pause changes who is replaced, not the generation
@@ -387,19 +457,22 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         phase=Phase.PAUSING,
         generation=job.generation if already else job.generation + 1,
         incarnations=incarnations,
-        restarts_used=job.restarts_used + len(dead),
+        restarts_used=job.restarts_used + len(dead) - len(lost),
+        moved=job.moved + len(lost),
         agreement=None,
         deadline=now + job.limits.pause_s + job.limits.steps_s,
+        mend_until=now + _mend_s(job),
+        waiting=job.waiting if None in job.places else "",
         incident=incident.decided(policy.value, why),
     )
     return Decision(new, (why,))
 
 
 def _needs_new_process(f: FaultReport) -> bool:
-    return f.kind in ("exit", "signal", "hang", "start") or (f.kind == "exception" and not f.retryable)
+    return f.kind in ("exit", "signal", "hang", "start", "node") or (f.kind == "exception" and not f.retryable)
 
 
-def _choose(job: Job, dead: tuple[int, ...]) -> tuple[Policy, str]:
+def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Policy, str]:
     """The cheapest policy that is configured, can cure this and has budget."""
     assert job.incident is not None
     head = job.incident.headline()
@@ -412,12 +485,17 @@ def _choose(job: Job, dead: tuple[int, ...]) -> tuple[Policy, str]:
             return Policy.RECOVER_IN_PLACE, f"{head}; forming the group once more"
         return Policy.EXIT, f"{head}; retry is not configured"
     ranks = ", ".join(map(str, dead))
-    if Policy.RECOVER_IN_PLACE not in job.policies:
+    here = tuple(r for r in dead if r not in lost)
+    if here and Policy.RECOVER_IN_PLACE not in job.policies:
         return Policy.EXIT, f"{head}; recover-in-place is not configured"
-    if job.restarts_used + len(dead) > job.limits.max_restarts:
+    if job.restarts_used + len(here) > job.limits.max_restarts:
         return Policy.EXIT, f"{head}; the limit of {job.limits.max_restarts} process restarts is used up"
     if len(dead) == job.world_size:
         return Policy.EXIT, f"{head}; no rank is left that holds the state"
+    if lost and Policy.RECOVER not in job.policies:
+        return Policy.EXIT, f"{head}; recover is not configured"
+    if lost:
+        return Policy.RECOVER, f"{head}; another node takes over rank {ranks}, the others keep their processes"
     plural = "processes" if len(dead) > 1 else "process"
     return Policy.RECOVER_IN_PLACE, f"{head}; restarting the {plural} of rank {ranks} in place"
 
@@ -426,6 +504,8 @@ def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
     match job.phase:
         case Phase.STARTING:
+            if job.waiting.startswith("NoQuorum"):
+                return _fail(job, now, _root(job), job.waiting)
             late = [r for r in range(job.world_size) if r not in here or here[r].stage is not Stage.SETUP]
             faults = _late(job, here, late, "start", "did not start")
             why = f"rank {_list(late)} did not start within {job.limits.start_s:g} s of the others"
@@ -456,12 +536,18 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     late = [r for r in range(job.world_size) if not _arrived(here.get(r), job.generation)]
     coming = [r for r in late if r not in here or here[r].stage in (Stage.STARTING, Stage.SETUP)]
     busy = [r for r in late if r not in coming and here[r].progress.section]
-    patience = (job.incident.opened_at if job.incident is not None else now) + job.limits.mend_s
+    if not late:
+        return _fail(job, now, _root(job), job.waiting or "nobody is late, and yet the job does not go on")
+    patience = job.mend_until
     if now < patience and len(coming) + len(busy) == len(late):
         return Decision(replace(job, deadline=patience))
     hung = [r for r in late if r not in coming and (r not in busy or now >= patience)]
     if hung:
         return _on_faults(job, facts, _late(job, here, hung, "hang", "did not reach the fence in time"), now)
+    if None in job.places:
+        vacant = [i for i, m in enumerate(job.places) if m is None]
+        why = f"no node took the place of node {_list(vacant)} within {job.limits.reschedule_s:g} s"
+        return _restart(job, now, why)
     return _restart(job, now, f"the replacement of rank {_list(coming)} did not come up in {job.limits.mend_s:g} s")
 
 
@@ -479,6 +565,10 @@ def _list(ranks: list[int]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- ends
+
+
+def _root(job: Job) -> FaultReport | None:
+    return job.incident.root_cause if job.incident is not None else None
 
 
 def _restart(job: Job, now: float, why: str) -> Decision:
@@ -501,6 +591,7 @@ def _restart(job: Job, now: float, why: str) -> Decision:
         restarts_used=job.restarts_used + 1,
         agreement=None,
         deadline=None,
+        waiting=job.waiting if None in job.places else "",
         incident=job.incident.decided(Policy.EXIT.value, text).marked("pause", now),
         retries_at=(-1, 0),
         progress_step=-1,
@@ -508,7 +599,7 @@ def _restart(job: Job, now: float, why: str) -> Decision:
     return Decision(new, (text,))
 
 
-def _fail(job: Job, now: float, root: FaultReport, why: str) -> Decision:
+def _fail(job: Job, now: float, root: FaultReport | None, why: str) -> Decision:
     closed = (job.incident.decided(Policy.EXIT.value, why).closed(now),) if job.incident else ()
     new = replace(job, phase=Phase.FAILED, root_cause=root, reason=why, incident=None, deadline=None)
     return Decision(new, (why,), closed)

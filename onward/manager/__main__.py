@@ -1,4 +1,4 @@
-"""The manager that `onward run` starts for a job on one node: `python -m onward.manager SPEC`."""
+"""The manager that `onward run` starts: `python -m onward.manager SPEC`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from onward.core.recovery import Limits
 from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
 
+NOT_NEEDED = 75  # the exit code of a manager that has nobody to manage
+
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher hands over on the command line. The listening socket comes as a descriptor."""
@@ -27,6 +29,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     hang_floor_s: float
     hang_first_s: float
+    node_timeout_s: float
+    fail_stop_s: float
+    seat: str
     journal: str
 
 
@@ -47,9 +52,13 @@ def main() -> None:
         limits=spec.limits,
         hang_floor_s=spec.hang_floor_s,
         hang_first_s=spec.hang_first_s,
+        node_timeout_s=spec.node_timeout_s,
+        fail_stop_s=spec.fail_stop_s,
+        seat=spec.seat,
     )
     server = ManagerServer(settings, bytes.fromhex(os.environ["ONWARD_TOKEN"]), Path(spec.journal))
-    asyncio.run(server.serve(sock, idle_s=3600.0))
+    asyncio.run(server.serve(sock, idle_s=30.0 if spec.nodes > 1 else 3600.0))
+    sys.exit(NOT_NEEDED if server.phase not in ("Succeeded", "Failed") else 0)
 
 
 if __name__ == "__main__":

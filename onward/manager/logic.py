@@ -12,14 +12,18 @@ from onward.core import health
 from onward.core.agreement import Part
 from onward.core.facts import FaultReport, Progress, RankFacts, Stage
 from onward.core.incident import Incident
+from onward.core.membership import Member, Outlook, fill, index_of, vote
 from onward.core.policy import Policy
-from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, resumed
-from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
+from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, node_of, resumed
+from onward.wire.messages import AgentFacts, Beat, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
 
 CONFIRM_S = 0.15  # agents read pages now and then: nobody is blamed for what one look at them shows
 ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew
 FRESH_S = 0.5  # facts older than this are no evidence against anybody
 RESEND_S = 0.2  # orders that an agent does not show to have are sent again
+OFFICE_S = 1.5  # a majority is enough to take office when the others have not come after so long
+BEAT_S = 1.0  # agents that hear nothing for some of these look for another manager
+_FORMED = (Phase.FORMING, Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Job)
 
@@ -34,18 +38,26 @@ class ManagerSettings:
     limits: Limits
     hang_floor_s: float = 0.7
     hang_first_s: float = 120.0
+    node_timeout_s: float = 5.0  # a node that has been silent for longer is lost
+    fail_stop_s: float = 0.0  # 0: silence is no proof of death; else the user's word that after so long it is
+    seat: str = ""  # whoever started this manager, and can tell that one before it there is dead
 
 
 class ManagerLogic:
-    """See the module's docstring. `out` collects what is to be sent: (node or None for all, message)."""
+    """See the module's docstring. `out` collects what is to be sent: (agent or None for all, message)."""
 
     def __init__(self, settings: ManagerSettings, record: bytes = b"") -> None:
         self.settings = settings
         self.job: Job | None = None
         self.facts: dict[int, RankFacts] = {}
-        self.out: list[tuple[int | None, Any]] = []
+        self.out: list[tuple[str | None, Any]] = []
         self.closed: list[Incident] = []
-        self._seen: dict[int, int] = {}  # node -> facts version
+        self.deposed = False  # somebody else is in office
+        self.waiting = ""  # why nobody is in office yet
+        self._latest: dict[str, AgentFacts] = {}
+        self._seen: dict[str, int] = {}  # agent -> facts version
+        self._gone: set[str] = set()
+        self._absent: set[str] = set()  # not connected
         self._version = 0
         self._records = [record] if record else []
         self._terms = [0]
@@ -57,59 +69,133 @@ class ManagerLogic:
         self._going_since = 0.0
         self._suspects: tuple[int, ...] | None = None
         self._suspected_at = 0.0
-        self._heard_at: dict[int, float] = {}  # node -> when it last told its facts
-        self._told_at: dict[int, float] = {}  # node -> when it was last sent orders
+        self._heard_at: dict[str, float] = {}  # agent -> when it last told its facts
+        self._told_at: dict[str, float] = {}  # agent -> when it was last sent orders
+        self._beat_at = 0.0
+        self._first_at: float | None = None
+        self._thought_at: float | None = None
         self.changed_job = False
 
     # ------------------------------------------------------------------------------------------ facts in
 
-    def forget(self, node: int) -> None:
-        """The connection to `node` is new: its numbering starts again."""
-        self._seen.pop(node, None)
+    def forget(self, agent: str) -> None:
+        """The connection to `agent` is new: its numbering starts again."""
+        self._seen.pop(agent, None)
+        self._absent.discard(agent)
+
+    def hung_up(self, agent: str) -> None:
+        """The connection to `agent` is no more."""
+        self._absent.add(agent)
+
+    def declare_gone(self, agent: str) -> None:
+        """Somebody who must know says that `agent` is dead, and its ranks with it."""
+        self._gone.add(agent)
 
     def on_facts(self, message: AgentFacts, now: float) -> None:
-        if message.version <= self._seen.get(message.node, 0):
+        me = message.agent.id
+        if message.version <= self._seen.get(me, 0) or self.deposed:
             return
-        first = message.node not in self._seen
-        back = now - self._heard_at.get(message.node, now) > ABSENT_S
-        self._heard_at[message.node] = now
-        self._seen[message.node] = message.version
-        for f in message.ranks:
-            self.facts[f.rank] = f
-            self._time_step(f)
+        first = me not in self._seen
+        back = now - self._heard_at.get(me, now) > ABSENT_S
+        self._heard_at[me] = now
+        self._seen[me] = message.version
+        self._latest[me] = message
+        if self._first_at is None:
+            self._first_at = now
         if self.job is None:
             self._terms.append(message.term)
-            if message.record:
+            if message.record and message.record not in self._records:
                 self._records.append(message.record)
-            if len(self._seen) < self.settings.nodes:
+            self._try_office(now)
+            if self.job is None:
                 return
-            self._take_office(now)
+            first = False  # all have been told
+        elif self._superseded(message):
+            self.deposed = True
+            self._note(f"agent {message.agent.name} follows a manager of term {message.term}; this one steps down")
+            return
         elif back:
             self.job = resumed(self.job, now)
+        for f in message.ranks:
+            if index_of(self.job.places, me) == node_of(self.job, f.rank):
+                self.facts[f.rank] = f
+                self._time_step(f)
         self.think(now)
-        assert self.job is not None
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
-        if first or (behind and now - self._told_at.get(message.node, -RESEND_S) >= RESEND_S):
-            self._send_orders([message.node], now)  # what was sent before may have been lost with its connection
+        if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
+            self._send_orders([me], now)  # what was sent before may have been lost with its connection
 
-    def _take_office(self, now: float) -> None:
-        """All agents are here: go on from the newest record any of them holds, or begin."""
+    def _superseded(self, message: AgentFacts) -> bool:
+        assert self.job is not None
+        other = message.seat not in ("", self.job.seat)
+        return message.term > self.job.term or (message.term == self.job.term and other)
+
+    def members(self) -> list[Member]:
+        """The agents that somebody should know to be alive or dead."""
+        job = self.job
+        jobs = [job] if job is not None else self._recorded()
+        return list(dict.fromkeys(m for j in jobs for m in (*j.places, *j.voters) if m is not None))
+
+    def _recorded(self) -> list[Job]:
         jobs = []
-        for record in self._records:
+        for record in list(self._records):
             try:
                 jobs.append(_decoder.decode(record))
             except msgspec.MsgspecError:
                 self._note("a generation record could not be read and was left aside")
+                self._records.remove(record)
+        return jobs
+
+    def _try_office(self, now: float) -> None:
+        """Go on from the newest record any agent holds, or begin, once enough of them are here."""
+        jobs = self._recorded()
         term = max([*self._terms, *(j.term for j in jobs)]) + 1
         if jobs:
-            best = max(jobs, key=age)
-            self.job = resumed(replace(best, term=term, limits=self.settings.limits), now)
-            self._note(f"a new manager (term {term}) goes on at generation {best.generation}, phase {best.phase.value}")
+            self._succeed(max(jobs, key=age), term, now)
         else:
-            s = self.settings
-            self.job = replace(new_job(s.world_size, s.policies, s.limits), term=term)
-        self._version += 1
-        self.changed_job = True
+            self._begin(term)
+        if self.job is not None:
+            self._heard_at = dict.fromkeys([m.id for m in self.job.places if m is not None], now) | self._heard_at
+            self.facts = {f.rank: f for f in self._all_ranks()}
+            self._version += 1
+            self.changed_job = True
+            self._send_orders(sorted(self._seen), now)
+
+    def _succeed(self, last: Job, term: int, now: float) -> None:
+        members = [m for m in last.places if m is not None]
+        voters = list(last.voters) or members
+        heard = frozenset(self._seen)
+        outlook = Outlook(following=heard, gone=frozenset(self._gone), in_seat=last.seat == self.settings.seat)
+        verdict = vote(voters, outlook, last.seat)
+        complete = all(m.id in heard or m.id in self._gone for m in members)
+        patient = self._first_at is not None and now - self._first_at < OFFICE_S
+        if not verdict.enough or (not complete and patient):
+            self.waiting = verdict.why or "the other agents"
+            return
+        self.waiting = ""
+        last = replace(last, term=term, limits=self.settings.limits, seat=self.settings.seat)
+        self.job = resumed(last, now)
+        self._note(f"a new manager (term {term}) goes on at generation {last.generation}, phase {last.phase.value}")
+
+    def _begin(self, term: int) -> None:
+        s = self.settings
+        places = fill((None,) * s.nodes, self._here(), starting=True)
+        missing = places.count(None)
+        if missing:
+            self.waiting = f"{missing} of {s.nodes} nodes"
+            return
+        self.waiting = ""
+        self.job = replace(new_job(s.world_size, s.policies, s.limits, places), term=term, seat=s.seat)
+
+    def _here(self) -> tuple[Member, ...]:
+        """Agents that could hold a place."""
+        ok = [m for m in self._latest.values() if m.agent.id not in self._absent and not m.stopping]
+        return tuple(m.agent for m in ok if m.agent.id not in self._gone)
+
+    def _all_ranks(self) -> list[RankFacts]:
+        assert self.job is not None
+        places = [(i, m.id) for i, m in enumerate(self.job.places) if m is not None and m.id in self._latest]
+        return [f for i, agent in places for f in self._latest[agent].ranks if node_of(self.job, f.rank) == i]
 
     def _time_step(self, f: RankFacts) -> None:
         step = f.progress.step
@@ -121,8 +207,12 @@ class ManagerLogic:
 
     def think(self, now: float) -> None:
         """Follow the facts; send orders when what is wanted has changed."""
-        if self.job is None:
+        self._mind_own_absence(now)
+        if self.job is None and self._first_at is not None and not self.deposed:
+            self._try_office(now)
+        if self.job is None or self.deposed:
             return
+        self._look_for_lost_nodes(now)
         self._look_for_hangs(now)
         facts = {
             r: replace(f, fault=self._accused[r]) if r in self._accused and not f.exit_code and f.fault is None else f
@@ -130,7 +220,7 @@ class ManagerLogic:
         }
         steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
         job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
-        decision = advance(job, facts, now, self._deaf(now))
+        decision = advance(job, facts, now, self._outlook(now))
         for text in decision.why:
             self._note(text)
         for incident in decision.closed:
@@ -146,9 +236,68 @@ class ManagerLogic:
             self._version += 1
             self.changed_job = True
             self._send_orders(sorted(self._seen), now)
+        elif now - self._beat_at >= BEAT_S:
+            self._beat_at = now
+            self.out.append((None, Beat(term=self.job.term)))
+
+    def _mind_own_absence(self, now: float) -> None:
+        """Who was not running himself has no right to call others silent."""
+        last, self._thought_at = self._thought_at, now
+        away = now - last if last is not None else 0.0
+        if away > ABSENT_S / 2:
+            self._heard_at = {agent: at + away for agent, at in self._heard_at.items()}
+
+    def _outlook(self, now: float) -> Outlook:
+        assert self.job is not None
+        job = self.job
+        following = [
+            agent
+            for agent, m in self._latest.items()
+            if (m.term, m.generation) == (job.term, job.generation) and agent not in self._gone
+        ]
+        gone = self._gone | {m.id for m in job.voters if self._presumed_dead(m, now)}
+        return Outlook(
+            deaf=self._deaf(now), here=self._here(), following=frozenset(following), gone=frozenset(gone)
+        )
+
+    def _presumed_dead(self, m: Member, now: float) -> bool:
+        limit = self.settings.fail_stop_s
+        return limit > 0 and now - self._heard_at.get(m.id, now) > limit
+
+    def _silence(self, m: Member, now: float) -> float:
+        return now - self._heard_at.get(m.id, now)
 
     def _deaf(self, now: float) -> bool:
-        return any(now - at > FRESH_S for at in self._heard_at.values())
+        assert self.job is not None
+        return any(self._silence(m, now) > FRESH_S for m in self.job.places if m is not None)
+
+    def _look_for_lost_nodes(self, now: float) -> None:
+        """The ranks of a node that is gone, leaves, or has been silent for long, are lost with it."""
+        job = self.job
+        assert job is not None
+        for node, m in enumerate(job.places):
+            why = self._why_lost(m, now) if m is not None else ""
+            if m is None or not why:
+                continue
+            text = f"node {node}, {m.name}: {why}"
+            for rank in [r for r in range(job.world_size) if node_of(job, r) == node]:
+                number = job.incarnations[rank]
+                old = self.facts.get(rank, RankFacts(rank, node, number))
+                if old.incarnation == number and old.exit_code == 0:
+                    continue  # its rank had ended well: nothing of it is lost
+                fault = FaultReport("node", rank, number, step=old.progress.step, text=text, at=now)
+                self.facts[rank] = replace(old, incarnation=number, stage=Stage.EXITED, fault=fault)
+
+    def _why_lost(self, m: Member, now: float) -> str:
+        latest = self._latest.get(m.id)
+        if m.id in self._gone:
+            return "its process is gone"
+        if latest is not None and latest.stopping and not any(f.alive for f in latest.ranks):
+            return "it was told to leave"
+        silent = self._silence(m, now)
+        if silent > self.settings.node_timeout_s and self.settings.nodes > 1:
+            return f"no sign of life for {silent:.1f} s"
+        return ""
 
     def _limit(self) -> float:
         s = self.settings
@@ -243,7 +392,9 @@ class ManagerLogic:
         for f in suspects:
             if (f.rank, f.incarnation) not in self._captured:
                 self._captured.add((f.rank, f.incarnation))
-                self.out.append((f.node, CaptureStacks(rank=f.rank, incarnation=f.incarnation)))
+                home = self.job.places[node_of(self.job, f.rank)] if self.job is not None else None
+                if home is not None:
+                    self.out.append((home.id, CaptureStacks(rank=f.rank, incarnation=f.incarnation)))
 
     @property
     def wake_at(self) -> float | None:
@@ -257,32 +408,39 @@ class ManagerLogic:
     def record(self) -> bytes:
         return _encoder.encode(self.job) if self.job is not None else b""
 
-    def _send_orders(self, nodes: list[int], now: float) -> None:
-        for node in nodes:
-            self._told_at[node] = now
-            self.out.append((node, self.orders(node)))
+    def _send_orders(self, agents: list[str], now: float) -> None:
+        for agent in agents:
+            self._told_at[agent] = now
+            self.out.append((agent, self.orders(agent)))
 
-    def orders(self, node: int) -> Orders:
-        """All that is wanted of `node`, now."""
+    def orders(self, agent: str) -> Orders:
+        """All that is wanted of `agent`, now."""
         job = self.job
         assert job is not None
-        ranks = sorted(r for r in range(job.world_size) if self._node_of(r) == node)
+        node = index_of(job.places, agent)
+        ranks = [r for r in range(job.world_size) if node_of(job, r) == node] if node >= 0 else []
         exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1}.get(job.phase)
+        first = next((m for m in job.places if m is not None), None)
         return Orders(
             term=job.term,
+            seat=job.seat,
             version=self._version,
             generation=job.generation,
             ranks=[self._rank_order(job, r) for r in ranks],
+            node=node,
+            world_size=job.world_size,
             attempt=job.attempt,
             phase=job.phase.value,
             exit_code=exit_code,
             reason=job.reason,
             root_cause=job.root_cause,
             job=self.record(),
+            kept_at={r: at for r in ranks if (at := self._kept_at(job, r))} if job.phase is Phase.PAUSING else {},
+            store=first.peer if first is not None and job.phase in _FORMED else "",
+            master=f"{job.places[0].address}|{job.places[0].master_port}" if job.places[0] is not None else "",
+            managers=[m.manager for m in job.places if m is not None and m.manager],
+            waiting=job.waiting,
         )
-
-    def _node_of(self, rank: int) -> int:
-        return rank // (self.settings.world_size // self.settings.nodes)
 
     def _rank_order(self, job: Job, rank: int) -> RankOrder:
         wants: dict[Phase, Want] = {
@@ -301,10 +459,30 @@ class ManagerLogic:
             rank=rank, incarnation=job.incarnations[rank], generation=job.generation, want=want, form=form, why=why
         )
 
+    def _kept_at(self, job: Job, rank: int) -> str:
+        """The agent that keeps the local state of a rank whose own node has none of it."""
+        own = self.facts.get(rank)
+        if own is not None and own.incarnation == job.incarnations[rank] and own.local_steps:
+            return ""
+        home = job.places[node_of(job, rank)]
+        for m in self._latest.values():
+            if m.kept.get(rank) and (home is None or m.agent.id != home.id) and m.agent.id not in self._absent:
+                return m.agent.peer
+        return ""
+
+    def _partner(self, job: Job, rank: int) -> str:
+        """Another node keeps a copy of the rank's local state where the loss of a node is to be survived."""
+        node, n = node_of(job, rank), len(job.places)
+        if Policy.RECOVER not in job.policies:
+            return ""
+        others = [job.places[(node + i) % n] for i in range(1, n)]
+        return next((m.peer for m in others if m is not None), "")
+
     def _form(self, job: Job, rank: int) -> Form:
         a = job.agreement
+        partner = self._partner(job, rank)
         if a is None:
-            return Form(world_size=job.world_size)
+            return Form(world_size=job.world_size, partner=partner)
         part = a.parts[rank]
         receivers = [r for r, p in a.parts.items() if p is Part.RECEIVE]
         givers = [a.sources[i % len(a.sources)] for i in range(len(receivers))]
@@ -319,4 +497,5 @@ class ManagerLogic:
             source=source,
             serves=sum(1 for g in givers if g == rank),
             between=job.between,
+            partner=partner,
         )

@@ -8,16 +8,19 @@ import socket
 import time
 from pathlib import Path
 
+from onward.core.membership import Member
 from onward.errors import WireError
 from onward.log import get_logger
 from onward.manager.journal import Journal
 from onward.manager.logic import ManagerLogic, ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
+from onward.wire.kernel import is_dead
 from onward.wire.messages import encoder, from_agent
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
 TICK_S = 0.05
+OVER_S = 0.3  # the job has ended and nobody is here any more
 
 
 class ManagerServer:
@@ -27,7 +30,8 @@ class ManagerServer:
         self._journal = Journal(journal) if journal is not None else None
         self._logic = ManagerLogic(settings, self._journal.last if self._journal else b"")
         self._token = token
-        self._peers: dict[int, asyncio.StreamWriter] = {}
+        self._peers: dict[str, asyncio.StreamWriter] = {}
+        self._here: dict[str, Member] = {}
         self._idle_since = time.monotonic()
         self.refused = 0
 
@@ -41,42 +45,60 @@ class ManagerServer:
         return len(self._peers)
 
     async def serve(self, sock: socket.socket, idle_s: float) -> None:
+        """Until nobody has been here for `idle_s`, the job has ended and everybody left, or another is in office."""
         server = await asyncio.start_server(self._on_connection, sock=sock)
         async with server:
-            while True:
+            while not self._logic.deposed:
                 await asyncio.sleep(TICK_S)
+                self._ask_the_kernel()
                 self._logic.think(time.monotonic())
                 self._flush()
                 if self._peers:
                     self._idle_since = time.monotonic()
-                elif time.monotonic() - self._idle_since > idle_s:
+                    continue
+                idle = time.monotonic() - self._idle_since
+                if idle > idle_s or (idle > OVER_S and self.phase in ("Succeeded", "Failed")):
                     return
+            self._flush()
+
+    def _ask_the_kernel(self) -> None:
+        """An agent of this machine that is gone need not be waited for."""
+        for m in [*self._logic.members(), *self._here.values()]:
+            if m.id not in self._peers and is_dead(m.boot, m.pid, m.born):
+                self._logic.declare_gone(m.id)
+                self._here.pop(m.id, None)
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        node = -1
+        agent = ""
         try:
             await accept_peer(reader, writer, self._token, GREETING_S)
             while True:
                 message = decode(from_agent, await read_frame(reader))
-                if node < 0:
-                    if not 0 <= message.node < self._logic.settings.nodes:
-                        raise WireError(f"node {message.node} is not one of this job")
-                    node = message.node
-                    self._logic.forget(node)
-                    old = self._peers.get(node)
-                    self._peers[node] = writer
-                    if old is not None:
-                        old.close()
+                if not agent:
+                    agent = message.agent.id
+                    self._welcome(message.agent, writer)
                 self._logic.on_facts(message, time.monotonic())
                 self._flush()
         except WireError as e:
-            if node < 0:
+            if not agent:
                 self.refused += 1
                 log.warning("a connection was refused: %s", e)
         finally:
-            if self._peers.get(node) is writer:
-                del self._peers[node]
+            if self._peers.get(agent) is writer:
+                del self._peers[agent]
+                self._logic.hung_up(agent)
             writer.close()
+
+    def _welcome(self, member: Member, writer: asyncio.StreamWriter) -> None:
+        local = self._logic.settings.world_size // self._logic.settings.nodes
+        if not member.id or member.nproc != local:
+            raise WireError(f"agent {member.name} has {member.nproc} ranks a node, the job has {local}")
+        self._logic.forget(member.id)
+        self._here[member.id] = member
+        old = self._peers.get(member.id)
+        self._peers[member.id] = writer
+        if old is not None:
+            old.close()
 
     def _flush(self) -> None:
         if self._logic.changed_job and self._journal is not None:
@@ -84,9 +106,9 @@ class ManagerServer:
             if not self._journal.append(self._logic.record()):  # no matter: the agents hold the same record
                 log.warning("the journal %s cannot be written; the job goes on without", self._journal.path)
         out, self._logic.out = self._logic.out, []
-        for node, message in out:
+        for agent, message in out:
             data = pack(encoder, message)
-            for n, writer in self._peers.items():
-                if node is None or n == node:
+            for name, writer in self._peers.items():
+                if agent is None or name == agent:
                     with contextlib.suppress(ConnectionError, RuntimeError):
                         writer.write(data)

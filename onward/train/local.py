@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from onward.errors import StateError
+from onward.train.partner import Partner
 from onward.train.protected import Protected, _plain, _rebuild, _restore, _state_of, dtype_of
 from onward.train.streams import DeviceStream, NumpyStream, PythonStream, Stream, TorchStream, tensor_bytes
 
@@ -105,6 +106,7 @@ class Slot:
         self._layout_bytes = len(layout)
         start = _align(_HEADER_ROOM + self._room + len(layout))
         self._reserve(start + at)
+        self._used = start + at
         self.map[_HEADER_ROOM + self._room : _HEADER_ROOM + self._room + len(layout)] = layout
         self._tensors = tuple(t for _, t in tensors)
         self._into, self._from, self._large, self._versions = [], [], [], []
@@ -122,6 +124,11 @@ class Slot:
                 self._versions.append(-1)
 
     _layout_bytes = 0
+    _used = 0
+
+    def content(self) -> bytes:
+        """All that is written, for somebody who keeps a copy."""
+        return self.map[: self._used]
 
     def _reserve(self, size: int) -> None:
         if size <= len(self.map):
@@ -150,7 +157,8 @@ class Slot:
 class LocalState:
     """Captures, publishes and restores what only this rank knows."""
 
-    def __init__(self, directory: str, protected: Protected) -> None:
+    def __init__(self, directory: str, protected: Protected, partner: Partner) -> None:
+        self.partner = partner
         self._protected = protected
         self._slots = [Slot(os.path.join(directory, f"slot{i}")) for i in range(2)]
         self._position = _position(os.path.join(directory, "position"))
@@ -192,7 +200,10 @@ class LocalState:
 
     def publish(self, step: int, small: Small) -> None:
         """Make `small` and the local tensors safe as those of `step`. The other slot stays as it is."""
-        self.slot(step).write(step, msgspec.msgpack.encode(small), self._tensors())
+        slot = self.slot(step)
+        slot.write(step, msgspec.msgpack.encode(small), self._tensors())
+        if self.partner.there:
+            self.partner.keep(step % 2, step, slot.content())
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         out = self._protected.buffers()

@@ -25,6 +25,7 @@ from onward.train.group import Generation, Group, Groups
 from onward.train.injection import Injector
 from onward.train.link import Interrupted, Link
 from onward.train.local import LocalState
+from onward.train.partner import Partner
 from onward.train.protected import Protected
 from onward.train.recorder import Recorder
 from onward.train.store import LinkStore
@@ -84,7 +85,8 @@ class Run:
         self._groups.on_complete = self._on_complete
         self._groups.on_unwind = self._on_unwind
         self._protected = Protected()
-        self._local = LocalState(me.local_dir, self._protected)
+        self._partner = Partner(self._token, me.rank, me.attempt)
+        self._local = LocalState(me.local_dir, self._protected, self._partner)
         self._tx = Transaction(self._protected, self._local, self._groups, self._page)
         self._recorder = Recorder(link, me.log, self._spare)
         self._injector = Injector(link, me.injections, self._groups)
@@ -157,6 +159,8 @@ class Run:
         order = self._link.wait_order(lambda o: o.want in ("form", "run"))
         assert order is not None
         self._groups.generation = Generation(order.generation)
+        if order.form is not None:
+            self._partner.choose(order.form.partner, order.generation)
         self._page.set("generation", order.generation)
         try:
             self._init_torch()
@@ -413,6 +417,7 @@ class Run:
 
         try:
             self._groups.open(order.generation, form.world_size)
+            self._partner.choose(form.partner, order.generation)
             self._page.set("generation", order.generation)
             self._page.set("launched", 0)
             self._arrive(form, order.generation, interrupted)
@@ -514,6 +519,10 @@ class Run:
         self._page.set("gate", 1)
         try:
             reply = self._link.ask(generation, "arrive", f"step/{step.index}", 1e9, amount=vote)
+            if reply.error:
+                self._groups.generation.abort(reply.error)
+                self._note_break()
+                raise Interrupted(reply.error)
         except Interrupted:
             self._stay_in_loop()
             self._recover_here()

@@ -21,6 +21,7 @@ import torch
 from onward.errors import StateError, WireError
 from onward.train.protected import Manifest, Protected
 from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof
+from onward.wire.kernel import boot_id
 
 _CHUNK = 4 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,15 +36,6 @@ class Want(msgspec.Struct, frozen=True):
 
 class _Iovec(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
-
-
-def boot_id() -> str:
-    """Equal for two processes that share a kernel (and so, perhaps, can read each other's memory)."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as f:
-            return f.read().strip() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 class Server:

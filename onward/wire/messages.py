@@ -14,6 +14,7 @@ import msgspec
 
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident
+from onward.core.membership import Member
 from onward.wire.view import Fired, JobView
 
 Want = Literal["start", "form", "run", "pause", "finish", "stop"]
@@ -28,6 +29,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     kind: str
     rank: int = -1
+    node: int = 0  # for faults of onward's own processes
     step: int = -1
     at: str = "begin"  # begin, forward, collective, optimizer, end
     seconds: float = 0.0
@@ -44,6 +46,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""  # where the state is served, for `receive`
     serves: int = 0  # how many receivers will ask this rank for state
     between: bool = False  # some rank is in a collective between steps: compare how far everybody is
+    partner: str = ""  # the agent on another node that keeps a copy of this rank's local state
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -64,22 +67,34 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int
     generation: int
     ranks: list[RankOrder]
+    seat: str = ""  # of the manager: an agent follows one manager in a term
+    node: int = -1  # the place of this agent, -1: it stands by
+    world_size: int = 0
     attempt: int = 0
     phase: str = ""
     exit_code: int | None = None
     reason: str = ""
     root_cause: FaultReport | None = None
     job: bytes = b""  # the generation record: what must outlive the manager
+    store: str = ""  # the agent that keeps the store of this generation
+    kept_at: dict[int, str] = {}  # rank -> the agent that has its local state, where its own node never had it
+    master: str = ""  # node 0, for scripts that bring their own store, ADDRESS|PORT
+    managers: list[str] = []  # where to look for a manager when this one is gone, in order
+    waiting: str = ""  # what the job waits for, if it does
 
 
 class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that an agent knows about its ranks."""
 
-    node: int
+    agent: Member
     version: int
     term: int  # highest term seen
     orders_version: int
     ranks: list[RankFacts]
+    seat: str = ""  # of the manager it follows
+    node: int = -1  # its place, as it knows it
+    generation: int = 0  # of the orders it follows
+    kept: dict[int, list[int]] = {}  # ranks of other nodes whose local state it keeps: rank -> steps
     record: bytes = b""  # the generation record it holds
     stopping: bool = False
     now: float = 0.0
@@ -99,11 +114,78 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     at: float = 0.0
 
 
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The manager is there, and has nothing to say."""
+
+    term: int = 0
+
+
 class CaptureStacks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Write down what this rank is doing, before it is too late to ask."""
 
     rank: int
     incarnation: int
+
+
+# ---------------------------------------------------------------------------------- agent and agent
+
+
+class PeerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """First word of an agent to another: its requests follow on this connection."""
+
+    agent: str
+
+
+class PeerStore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A store request of one of the sender's ranks."""
+
+    process: int
+    request: StoreRequest
+
+
+class PeerReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    process: int
+    reply: StoreReply
+
+
+class KeepLog(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Keep this for a rank of the sender's: the result of a collective before its first step."""
+
+    attempt: int
+    rank: int
+    index: Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
+    data: bytes
+
+
+class KeepSlot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A rank asks the agent of another node to keep its local state. Answered with the step, when it is safe."""
+
+    attempt: int
+    rank: int
+    generation: int
+    index: Annotated[int, msgspec.Meta(ge=0, lt=2)]
+    step: int
+    data: bytes
+
+
+class SlotKept(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    step: int
+
+
+class FetchKept(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An agent that takes over a place asks for what was kept for one of its ranks."""
+
+    attempt: int
+    rank: int
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All that is kept for a rank: slot -> bytes, and its log."""
+
+    attempt: int
+    rank: int
+    slots: dict[int, bytes] = {}
+    log: list[bytes] = []
 
 
 # ---------------------------------------------------------------------------------- rank and agent
@@ -126,6 +208,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     spare: bool  # a stand-in for `rank`, or a replacement: run alone up to the first step, then park
     page: str  # path of the status page
     local_dir: str  # where the rank's local state is kept safe
+    attempt: int = 0
     step: int = 0  # the job's step, for a rehearsal
     injections: list[Injection] = []
     retry_on: list[str] = []
@@ -199,7 +282,7 @@ class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The answer to any ControlRequest: how the job stands, after doing what was asked."""
 
-    error: str = ""  # why it was not done
+    error: str  # why it was not done; empty when it was
     view: JobView | None = None
     incidents: list[Incident] = []  # the latest, an open one last
     open: bool = False  # the last of them is not over
@@ -210,13 +293,17 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 FromRank = Hello | Report | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
 FromAgent = AgentFacts
-FromManager = Orders | IncidentNote | Note | CaptureStacks
+FromManager = Orders | IncidentNote | Note | CaptureStacks | Beat
+FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
+ToPeer = PeerReply | SlotKept | Kept
 
 encoder = msgspec.msgpack.Encoder()
 from_rank = msgspec.msgpack.Decoder(FromRank)
 to_rank = msgspec.msgpack.Decoder(ToRank)
 from_agent = msgspec.msgpack.Decoder(FromAgent)
 from_manager = msgspec.msgpack.Decoder(FromManager)
+from_peer = msgspec.msgpack.Decoder(FromPeer)
+to_peer = msgspec.msgpack.Decoder(ToPeer)
 first_word = msgspec.msgpack.Decoder(Hello | ControlRequest)
 from_control = msgspec.msgpack.Decoder(ControlRequest)
 to_control = msgspec.msgpack.Decoder(ControlReply)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 
 from onward.errors import UsageError
@@ -20,3 +22,18 @@ def read_token(path: Path) -> bytes:
             f"token file {path}: {len(token)} bytes are too short for a secret; make one with: openssl rand -hex 32"
         )
     return token
+
+
+def machine_token(path: Path) -> bytes:
+    """A secret for the processes of this user on this machine: made by whoever comes first, read by the others."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(fd, secrets.token_hex(32).encode() + b"\n")
+        os.link(temporary, path)  # whole, or not at all, and only if there is none
+    except FileExistsError:
+        pass
+    finally:
+        os.close(fd)
+        os.unlink(temporary)
+    return read_token(path)

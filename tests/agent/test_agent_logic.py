@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic, AgentSettings, KillProcess, SendRank, StartProcess
 from onward.core.facts import FaultReport, Progress, Stage
+from onward.core.membership import Member
 from onward.wire.messages import (
     Hello,
     Injected,
@@ -26,7 +27,8 @@ from onward.wire.messages import (
 
 
 def agent(spares: str = "none", **more: object) -> AgentLogic:
-    settings = AgentSettings(node=0, first_rank=0, local_ranks=2, world_size=2, spares=spares, **more)  # type: ignore
+    member = Member(id="a", peer="here|1", nproc=2)
+    settings = AgentSettings(member=member, local_ranks=2, spares=spares, **more)  # type: ignore
     return AgentLogic(settings, lambda p: (f"/page{p.number}", f"/local{p.rank}"), lambda p: (3, 4))
 
 
@@ -39,7 +41,8 @@ def orders(
         for r, i in enumerate(incarnations)
     ]
     return Orders(
-        term=term, version=version, generation=generation, ranks=ranks, attempt=attempt, phase=phase, job=b"record"
+        term=term, version=version, generation=generation, ranks=ranks, attempt=attempt, phase=phase, job=b"record",
+        node=0, world_size=2,
     )
 
 

@@ -167,7 +167,7 @@ def test_defaults() -> None:
     assert (plain.nproc, plain.min_nodes, plain.max_nodes, plain.node_rank) == (1, 1, 1, 0)
     assert (plain.master_addr, plain.master_port, plain.job_name, plain.rdzv_id) == ("127.0.0.1", None, "", "none")
     assert plain.max_restarts == 32767
-    assert plain.policies == (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.DUMP, Policy.EXIT)
+    assert plain.policies == (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER, Policy.DUMP, Policy.EXIT)
     assert (plain.spares, plain.warm, plain.hang_floor_s, plain.grace_s) == ("each", True, 0.7, 10.0)
     assert (plain.view, plain.output, plain.quiet, plain.ignored) == ("auto", "text", False, ())
     assert (plain.log_dir, plain.token_file, plain.shown_ranks) == (None, None, None)
@@ -222,7 +222,7 @@ def test_own_flags() -> None:
         ("--max_restarts=3 train.py", {}, "max_restarts", 3),
         ("--master-port 0 train.py", {}, "master_port", None),
         ("--nnodes 2 train.py", {}, "master_port", 29500),
-        ("--nnodes 2 --node-rank 7 --rdzv-backend c10d train.py", {}, "node_rank", 7),
+        ("--nnodes 2 --node-rank 7 --rdzv-backend c10d train.py", {}, "node_rank", -1),
         ("--rdzv-id a/b:c train.py", {}, "job_name", "a-b-c"),
         ("--rdzv-id a/b:c --job-name n train.py", {}, "job_name", "n"),
         ("--no-warm train.py", {}, "spares", "none"),

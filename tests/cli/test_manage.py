@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from commands import start, wait_until
 
+from onward.agent.meeting import is_loopback
 from onward.cli.main import main
-from onward.cli.manage import is_loopback, parse_listen
+from onward.cli.manage import parse_listen
+from onward.core.membership import Member
 from onward.errors import UsageError, WireError
 from onward.wire.frames import greet_server_blocking, pack
 from onward.wire.messages import AgentFacts, encoder
@@ -107,7 +109,8 @@ def answered(sock: socket.socket, node: int, version: int) -> bool:
 
 
 def tell(sock: socket.socket, node: int, version: int) -> None:
-    sock.sendall(pack(encoder, AgentFacts(node=node, version=version, term=0, orders_version=0, ranks=[])))
+    me = Member(id=f"agent{node}", wanted=node)
+    sock.sendall(pack(encoder, AgentFacts(agent=me, version=version, term=0, orders_version=0, ranks=[])))
 
 
 def test_agents_with_the_token_are_served_once_all_are_there(manager: tuple[subprocess.Popen[str], int, Path]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from onward.core.facts import RankFacts, Stage
+from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.core.recovery import Limits
 from onward.manager.journal import read
@@ -37,11 +38,11 @@ class Meeting:
     async def knock(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def agent(self, version: int = 1, node: int = 0, stage: Stage = Stage.STARTING) -> Agent:
+    async def agent(self, version: int = 1, node: int = 0, stage: Stage = Stage.STARTING, nproc: int = 2) -> Agent:
         reader, writer = await self.knock()
         await greet_server(reader, writer, TOKEN, LIMIT_S)
         made = Agent(reader, writer)
-        made.say(version, node, stage)
+        made.say(version, node, stage, nproc)
         return made
 
     async def until(self, test: Callable[[], bool]) -> None:
@@ -66,9 +67,10 @@ class Agent:
         self.reader = reader
         self.writer = writer
 
-    def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING) -> None:
+    def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING, nproc: int = 2) -> None:
         ranks = [RankFacts(rank=r, node=0, incarnation=1, stage=stage, library=True) for r in (0, 1)]
-        facts = AgentFacts(node=node, version=version, term=0, orders_version=0, ranks=ranks)
+        agent = Member(id=f"agent{node}", nproc=nproc, wanted=node)
+        facts = AgentFacts(agent=agent, version=version, term=0, orders_version=0, ranks=ranks)
         self.writer.write(pack(encoder, facts))
 
     async def orders(self, phase: str) -> Orders:
@@ -171,16 +173,24 @@ def test_one_that_knows_the_token_but_speaks_nonsense_is_cut_off() -> None:
     serving(body)
 
 
-def test_a_node_that_is_none_of_ours_is_refused() -> None:
+def test_an_agent_without_a_place_stands_by_and_its_word_about_ranks_does_not_count() -> None:
     async def body(m: Meeting) -> None:
         agent = await m.agent()
-        await agent.orders("Starting")
+        assert (await agent.orders("Starting")).node == 0
         for node in (-1, 1, 7):
             stranger = await m.agent(node=node, stage=Stage.EXITED)
-            await m.closed(stranger.reader)
-        assert m.server.refused == 3
+            orders = await stranger.orders("Starting")
+            assert (orders.node, orders.ranks) == (-1, [])
         agent.say(2, stage=Stage.SETUP)
         await agent.orders("Forming")
+
+    serving(body)
+
+
+def test_an_agent_with_another_number_of_ranks_is_refused() -> None:
+    async def body(m: Meeting) -> None:
+        stranger = await m.agent(nproc=3)
+        await m.closed(stranger.reader)
 
     serving(body)
 

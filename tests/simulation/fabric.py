@@ -1,16 +1,12 @@
-"""What ranks share outside the control plane: collectives, state transfers, and the store when there are many nodes."""
+"""What ranks share outside the control plane: collectives and state transfers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from onward.agent.kvstore import GenerationStore
-from onward.wire.messages import StoreReply, StoreRequest
-
 if TYPE_CHECKING:
     from .ranks import Membership, RankProcess
-    from .shells import SimAgent
     from .world import World
 
 MASK = (1 << 61) - 1
@@ -62,7 +58,6 @@ class Fabric:
         self.world = world
         self._meetings: dict[tuple[object, ...], Meeting] = {}
         self._cut: set[tuple[object, ...]] = set()  # memberships with a broken connection
-        self._stores: dict[int, GenerationStore] = {}
 
     # ------------------------------------------------------------------------------------------ collectives
 
@@ -164,18 +159,3 @@ class Fabric:
         request.done = True
         request.receiver.poke()
         source.poke()
-
-    # ------------------------------------------------------------------------------------------ the store of many nodes
-
-    def shared_store(self, agent: SimAgent, process: RankProcess, q: StoreRequest) -> None:
-        """The rule of `AgentLogic._on_store`, with one store for all nodes."""
-        orders = agent.logic.orders
-        if q.generation != (orders.generation if orders is not None else 0) or process.is_spare:
-            agent.to_rank(process.number, StoreReply(id=q.id, error=f"generation {q.generation} is over"))
-            return
-        store = self._stores.setdefault(q.generation, GenerationStore(q.generation, self.world.scenario.world_size))
-        for key, reply in store.handle(agent.node * 100_000 + process.number, q):
-            self.world.after(self.world.lag(0.002), self._reply, key, reply)
-
-    def _reply(self, key: int, reply: StoreReply) -> None:
-        self.world.agents[key // 100_000].to_rank(key % 100_000, reply)

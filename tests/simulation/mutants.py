@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onward.agent.kvstore import GenerationStore
-from onward.agent.logic import AgentLogic, Effect, Process, SendRank
+from onward.agent.logic import AgentLogic, Asker, Effect
 from onward.core import recovery
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.manager import logic as manager_logic
@@ -47,28 +47,27 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 def _any_orders(self: AgentLogic, orders: Orders) -> list[Effect]:
     self.term, self.orders, self.record, self.changed = orders.term, orders, orders.job or self.record, True
+    self.node, self.world_size = orders.node, orders.world_size
     return self.reconcile()
 
 
-def _any_generation(self: AgentLogic, p: Process, q: StoreRequest) -> list[Effect]:
+def _any_generation(self: AgentLogic, asker: Asker, q: StoreRequest) -> list[Effect]:
     store = self._stores.get(q.generation)
     if store is None:
-        store = GenerationStore(q.generation, self.settings.world_size)
+        store = GenerationStore(q.generation, self.world_size)
         self._stores = {q.generation: store}
-    return [SendRank(number, reply) for number, reply in store.handle(p.number, q)]
+    return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
 
 
 def _any_incarnation(job: recovery.Job, facts: recovery.Facts) -> dict[int, Any]:
     return {r: f for r, f in facts.items() if r < job.world_size}
 
 
-_take_office = ManagerLogic._take_office
+_succeed = ManagerLogic._succeed
 
 
-def _same_term(self: ManagerLogic, *args: Any) -> None:
-    _take_office(self, *args)
-    assert self.job is not None
-    self.job = replace(self.job, term=max(self.job.term - 1, 1))
+def _same_term(self: ManagerLogic, last: recovery.Job, term: int, now: float) -> None:
+    _succeed(self, last, max(term - 1, 1), now)
 
 
 # ---------------------------------------------------------------------------------------------------- agreement
@@ -99,9 +98,9 @@ def _nothing_taken_back(copies: Sequence[Copy]) -> Agreement | NoAgreement:
 
 
 def _budget_forgotten(self: ManagerLogic, *args: Any) -> None:
-    _take_office(self, *args)
-    assert self.job is not None
-    self.job = replace(self.job, restarts_used=0)
+    _succeed(self, *args)
+    if self.job is not None:
+        self.job = replace(self.job, restarts_used=0)
 
 
 _arrive = GenerationStore._arrive
@@ -145,14 +144,14 @@ MUTANTS = (
         (recovery, "current", _any_incarnation),
         (manager_logic, "current", _any_incarnation),
     ),
-    _mutant("same term", "a new manager takes the term of the last one", (ManagerLogic, "_take_office", _same_term)),
+    _mutant("same term", "a new manager takes the term of the last one", (ManagerLogic, "_succeed", _same_term)),
     _mutant("lowest step", "the job goes back to the lowest step", (recovery, "agree", _lowest_step)),
     _mutant(
         "local state ignored", "a step is agreed on that a rank cannot reach", (recovery, "agree", _local_state_ignored)
     ),
     _mutant("double commit", "an unfinished step is kept and run again", (recovery, "agree", _nothing_taken_back)),
     _mutant(
-        "budget forgotten", "a new manager counts restarts from zero", (ManagerLogic, "_take_office", _budget_forgotten)
+        "budget forgotten", "a new manager counts restarts from zero", (ManagerLogic, "_succeed", _budget_forgotten)
     ),
     _mutant("gate ajar", "the gate opens with one rank missing", (GenerationStore, "_arrive", _gate_ajar)),
     _mutant(

@@ -196,8 +196,8 @@ class Promises:
         elif job.restarts_used < self._spent():
             self._broken(6, f"a new manager counts {job.restarts_used} restarts, {self._spent()} were spent")
         spent = job.attempt + sum(i - 1 - job.attempt for i in job.incarnations)
-        if job.restarts_used != spent:
-            self._broken(6, f"{job.restarts_used} restarts counted, {spent} ordered")
+        if job.restarts_used + job.moved != spent:
+            self._broken(6, f"{job.restarts_used} restarts and {job.moved} moves counted, {spent} ordered")
 
     def _spent(self) -> int:
         """Restarts that really happened: processes started beyond the first, a restart of everybody counting once."""

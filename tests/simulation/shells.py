@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 from onward.agent.logic import (
     AgentLogic,
     AgentSettings,
+    AnswerPeer,
     Effect,
     KillProcess,
     Process,
     Say,
+    SendPeer,
     SendRank,
     StartProcess,
 )
 from onward.core.facts import Progress
+from onward.core.membership import Member
 from onward.manager.logic import ManagerLogic
-from onward.wire.messages import AgentFacts, Note, Orders, StoreReply, StoreRequest
+from onward.wire.messages import AgentFacts, Note, Orders, PeerReply, PeerStore, StoreReply, StoreRequest
 
 from .ranks import RankProcess
 
@@ -75,7 +78,7 @@ class SimManager:
         self.logic = ManagerLogic(world.settings, record)
         self.alive = True
         self.offset = world.rng.choice((0.0, 0.0, -5000.0, 5000.0))
-        self._peers: dict[int, Connection] = {}
+        self._peers: dict[str, Connection] = {}
         world.after(TICK_S, self._tick)
 
     @property
@@ -90,9 +93,11 @@ class SimManager:
 
     def on_message(self, connection: Connection, message: AgentFacts) -> None:
         if not connection.greeted:
+            if not connection.open:
+                return  # hung up before it was read: a server that reads it late finds the end of the connection next
             connection.greeted = True
-            self.logic.forget(message.node)
-            self._peers[message.node] = connection
+            self.logic.forget(message.agent.id)
+            self._peers[message.agent.id] = connection
         self.logic.on_facts(message, self.clock)
         self._flush()
 
@@ -106,13 +111,13 @@ class SimManager:
                 w.promises.on_job(logic.job)
                 w.job_changed(logic.job.phase.value)
         out, logic.out = logic.out, []
-        for node, message in out:
+        for agent, message in out:
             if w.trace is not None and isinstance(message, Note):
                 w.note(f"manager: {message.text}")
             if not isinstance(message, Orders):
                 continue
-            for n, connection in self._peers.items():
-                if (node is None or n == node) and connection.open:
+            for name, connection in self._peers.items():
+                if (agent is None or name == agent) and connection.open:
                     connection.send(False, message)
 
     def die(self) -> None:
@@ -138,9 +143,8 @@ class SimAgent:
         self.world, self.node = world, node
         s = world.scenario
         local = s.world_size // s.nodes
-        settings = AgentSettings(
-            node=node, first_rank=node * local, local_ranks=local, world_size=s.world_size, spares=s.spares
-        )
+        self.member = Member(id=f"agent{node}", peer=f"node{node}|1", wanted=node, nproc=local)
+        settings = AgentSettings(member=self.member, local_ranks=local, spares=s.spares)
         self.logic = AgentLogic(settings, lambda p: ("", ""), self._local_steps)
         self.children: dict[int, RankProcess] = {}
         self.slots: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, attempt) -> two slots of (step, value)
@@ -225,6 +229,12 @@ class SimAgent:
                     self._kill(effect)
                 case SendRank():
                     self.to_rank(effect.process, effect.message)
+                case SendPeer():
+                    peer = next(a for a in w.agents if a.member.peer == effect.peer)
+                    w.after(w.lag(0.002), peer.on_peer, self.member.id, effect.message)
+                case AnswerPeer():
+                    peer = next(a for a in w.agents if a.member.id == effect.agent)
+                    w.after(w.lag(0.002), peer.on_peer, self.member.id, effect.message)
                 case Say():
                     w.note(f"node {self.node}: {effect.text}")
         if self.logic.changed:
@@ -264,15 +274,27 @@ class SimAgent:
     def from_rank(self, child: RankProcess, message: Any) -> None:
         if self.done:
             return
-        if isinstance(message, StoreRequest) and self.world.scenario.nodes > 1:
-            if child.alive:
-                self.world.fabric.shared_store(self, child, message)
-            return
         effects = self.logic.on_rank(child.number, message)
         if isinstance(message, StoreRequest):
-            replies = [e.message for e in effects if isinstance(e, SendRank)]
-            self.world.promises.on_store(self, message, any(isinstance(r, StoreReply) and not r.error for r in replies))
+            self._check_store(message, effects)
         self.apply(effects)
+
+    def on_peer(self, agent: str, message: Any) -> None:
+        """Another agent asks, or answers."""
+        if self.done:
+            return
+        if isinstance(message, PeerReply):
+            self.apply(self.logic.on_peer_reply(message))
+            return
+        effects = self.logic.on_peer(agent, message)
+        if isinstance(message, PeerStore):
+            self._check_store(message.request, effects)
+        self.apply(effects)
+
+    def _check_store(self, q: StoreRequest, effects: list[Effect]) -> None:
+        replies = [e.message for e in effects if isinstance(e, SendRank)]
+        replies += [e.message.reply for e in effects if isinstance(e, AnswerPeer) and isinstance(e.message, PeerReply)]
+        self.world.promises.on_store(self, q, any(isinstance(r, StoreReply) and not r.error for r in replies))
 
     def on_exit(self, child: RankProcess, code: int) -> None:
         if self.done:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.incident import Incident
+from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.core.recovery import Job, Limits, new_job
 from onward.errors import WireError
@@ -34,6 +35,7 @@ EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
     (
         m.from_agent,
         m.AgentFacts(
+            agent=Member(id="a", peer="127.0.0.1|7"),
             node=0,
             version=1,
             term=1,
@@ -46,6 +48,15 @@ EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
     (m.from_manager, m.IncidentNote(incident=Incident(1, (FAULT,), 20, 1.0), open=True)),
     (m.from_manager, m.Note(text="x")),
     (m.from_manager, m.CaptureStacks(rank=1, incarnation=1)),
+    (m.from_manager, m.Beat(term=3)),
+    (m.from_peer, m.PeerHello(agent="a")),
+    (m.from_peer, m.PeerStore(process=1, request=m.StoreRequest(id=1, generation=1, op="get", key="k"))),
+    (m.from_peer, m.KeepLog(attempt=0, rank=1, index=0, data=b"x")),
+    (m.from_peer, m.KeepSlot(attempt=0, rank=1, generation=2, index=1, step=5, data=b"x")),
+    (m.from_peer, m.FetchKept(attempt=0, rank=1)),
+    (m.to_peer, m.PeerReply(process=1, reply=m.StoreReply(id=1))),
+    (m.to_peer, m.SlotKept(step=5)),
+    (m.to_peer, m.Kept(attempt=0, rank=1, slots={0: b"x"}, log=[b"y"])),
     (m.first_word, m.Hello(process=1, pid=2)),
     (m.first_word, m.ControlRequest(op="status")),
     (m.from_control, m.ControlRequest(op="inject", injections=[m.Injection(id=0, kind="kill", rank=0)])),

@@ -1,0 +1,148 @@
+"""How the agents of one job find each other: addresses, sockets, and the secret they share."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+
+from onward.agent.logs import user_directory
+from onward.agent.settings import RunSettings
+from onward.core.membership import Member
+from onward.errors import UsageError
+from onward.wire.kernel import birth_of, boot_id
+from onward.wire.token import machine_token, read_token
+
+PORT = 29500  # torchrun's, where no other is given
+
+
+@dataclass
+class Meeting:
+    """What an agent brings: who it is, and its sockets."""
+
+    token: bytes
+    member: Member
+    doors: list[str]  # where to look for a manager first
+    manager_socket: socket.socket
+    hosts: bool  # the manager begins here
+    peer_socket: socket.socket | None  # None: there is nobody to talk to
+
+
+def meet(s: RunSettings) -> Meeting:
+    """Bind what has to be bound. UsageError says what is wrong with the addresses given."""
+    name = secrets.token_hex(6)
+    if not s.several:
+        sock = socket.create_server(("127.0.0.1", 0), backlog=64)
+        address = _bar(sock)
+        member = _member(s, name, "127.0.0.1", peer="", manager=address)
+        return Meeting(secrets.token_bytes(32), member, [address], sock, True, None)
+    host, port = endpoint(s)
+    local = s.local_addr or _own_address(host, port)
+    token = _token(s, port, [host, local])
+    first = f"{_resolved(host, port)}|{port}"
+    first_socket = _host(s, host, port)
+    hosts = first_socket is not None
+    sock = first_socket if first_socket is not None else _bind(local, 0)
+    peers = _bind(local, 0)
+    member = _member(s, name, local, peer=_bar(peers), manager=first if hosts else _bar(sock))
+    return Meeting(token, member, [first], sock, hosts, peers)
+
+
+def endpoint(s: RunSettings) -> tuple[str, int]:
+    """Where the agents meet: the manager that was named, else what torchrun calls the rendezvous or the master."""
+    text = s.manager or s.rdzv_endpoint
+    if not text:
+        return s.master_addr, s.master_port or PORT
+    host, _, port = text.rpartition(":") if text.count(":") == 1 or text.startswith("[") else (text, "", "")
+    if port and not (port.isdigit() and 0 < int(port) < 65536):
+        raise UsageError(f"{text}: {port!r} is not a port; give HOST:PORT")
+    return (host or text).strip("[]"), int(port or s.master_port or PORT)
+
+
+def _host(s: RunSettings, host: str, port: int) -> socket.socket | None:
+    """The socket of the job's first manager, if it is ours to start; None when it is somebody else's."""
+    if s.manager or s.standby or s.node_rank > 0:
+        return None
+    try:
+        return _bind(host, port)
+    except UsageError as e:
+        if s.node_rank == 0:
+            raise UsageError(f"this is node 0, so the job's manager starts here, but: {e.problems[0]}") from e
+        return None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as e:
+        where = f"{host}:{port}" if port else host
+        raise UsageError(f"cannot listen on {where}: {e.strerror or e}; give an address of this machine") from e
+
+
+def _resolved(host: str, port: int) -> str:
+    try:
+        return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as e:
+        raise UsageError(f"{host}: {e.strerror or e}; give the address where the nodes of the job meet") from e
+
+
+def _own_address(host: str, port: int) -> str:
+    """The address of ours that the others can reach: the one that the way to the meeting point begins with."""
+    target = _resolved(host, port)
+    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, port))  # sends nothing
+        except OSError as e:
+            raise UsageError(f"no way to {host}: {e.strerror or e}; check the address, or give --local-addr") from e
+        return str(probe.getsockname()[0])
+
+
+def _token(s: RunSettings, port: int, addresses: list[str]) -> bytes:
+    if s.join_token:
+        return s.join_token.encode()
+    if s.token_file is not None:
+        return read_token(s.token_file)
+    if not all(is_loopback(a) for a in addresses):
+        raise UsageError(
+            "this job can be reached from other machines, so its nodes need a shared secret: make one with "
+            "`openssl rand -hex 32 > token`, give it to every node, and add --token-file token"
+        )
+    return machine_token(user_directory() / f"job-{port}.token")
+
+
+def is_loopback(host: str) -> bool:
+    """True when nobody outside this machine can reach `host`, whatever it resolves to."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError as e:
+        raise UsageError(f"{host}: {e.strerror or e}; give an address of this machine") from e
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+
+
+def _member(s: RunSettings, name: str, address: str, peer: str, manager: str) -> Member:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as free:
+        port: int = free.getsockname()[1]
+    return Member(
+        id=name,
+        host=socket.gethostname(),
+        address=address,
+        peer=peer,
+        manager=manager,
+        master_port=port,
+        nproc=s.nproc,
+        wanted=-1 if s.standby else s.node_rank,
+        standby=s.standby,
+        boot=boot_id(),
+        pid=os.getpid(),
+        born=birth_of(os.getpid()),
+    )
+
+
+def _bar(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    return f"{name[0]}|{name[1]}"

@@ -1,0 +1,100 @@
+"""Who holds which place of a job, and who may decide that somebody is gone.
+
+A job has as many places as nodes; an agent holds one, or stands by. A place falls vacant when its agent is lost, and is
+given to one that stands by or comes later. That an agent is silent does not mean that it is dead: so a generation
+without it is opened only with the votes of a strict majority of those that were in the last one, not counting those
+whom somebody who must know (the kernel, an operator) has declared gone. Two halves of a cut network never both have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Member:
+    """An agent, as it introduces itself."""
+
+    id: str
+    host: str = ""
+    address: str = "127.0.0.1"  # where its ranks can be reached
+    peer: str = ""  # where other agents reach it, ADDRESS|PORT
+    manager: str = ""  # where a manager that it hosts would listen, ADDRESS|PORT
+    master_port: int = 0  # free there, for scripts that bring their own store
+    nproc: int = 1
+    wanted: int = -1  # the place it was told to take, -1: any
+    standby: bool = False  # only to replace another
+    boot: str = ""  # which running kernel it lives on
+    pid: int = 0
+    born: int = 0  # start time of the process, in the kernel's ticks: tells a reused pid
+
+    @property
+    def name(self) -> str:
+        return f"{self.host} ({self.address})" if self.host else self.id
+
+
+Places = tuple[Member | None, ...]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known about agents, as of now."""
+
+    deaf: bool = False  # some agent has not been heard for a while, and is not given up yet
+    here: tuple[Member, ...] = ()  # connected, in the order in which they came
+    following: frozenset[str] = frozenset()  # have taken the orders of this term and generation
+    gone: frozenset[str] = frozenset()  # dead by the word of somebody who must know
+    in_seat: bool = True  # the manager is the one of the last generation, so its own vote counts
+
+
+ALONE = Outlook()
+
+
+def index_of(places: Places, agent: str) -> int:
+    """The place that `agent` holds, -1 for none."""
+    return next((i for i, m in enumerate(places) if m is not None and m.id == agent), -1)
+
+
+def fill(places: Places, here: Sequence[Member], starting: bool = False) -> Places:
+    """Give vacant places to agents that have none: first the ones that were told which to take, then the others.
+
+    While a job is starting, agents that are only to replace others are passed over.
+    """
+    free = [m for m in here if index_of(places, m.id) < 0 and not (starting and m.standby)]
+    filled: list[Member | None] = list(places)
+    for m in free:
+        if 0 <= m.wanted < len(filled) and filled[m.wanted] is None:
+            filled[m.wanted] = m
+    taken = {m.id for m in filled if m is not None}
+    rest = [m for m in free if m.id not in taken and (m.wanted < 0 or not starting)]
+    for i, holder in enumerate(filled):
+        if holder is None and rest:
+            filled[i] = rest.pop(0)
+    return tuple(filled)
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Whether a generation may be opened without those who do not answer."""
+
+    enough: bool
+    why: str = ""
+    missing: tuple[str, ...] = field(default_factory=tuple)
+
+
+def vote(voters: Sequence[Member], outlook: Outlook, seat: str = "") -> Vote:
+    """`voters`: the agents of the last generation. With an even number the manager, while in office, breaks the tie.
+
+    The manager's vote is bound to its seat, the agent that hosts it: a new one elsewhere cannot know that the old one
+    is not still in office, unless that agent is known to be gone.
+    """
+    counted = [m for m in voters if m.id not in outlook.gone]
+    ayes = [m for m in counted if m.id in outlook.following]
+    tie = len(voters) % 2 == 0 and seat not in outlook.gone
+    seats = len(counted) + tie
+    votes = len(ayes) + (tie and outlook.in_seat)
+    if 2 * votes > seats:
+        return Vote(True)
+    missing = tuple(m.name for m in counted if m.id not in outlook.following)
+    return Vote(False, f"NoQuorum: {votes} of {seats} votes; no word from {', '.join(missing)}", missing)
