@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,11 @@ from onward.agent.obituary import Obituaries
 from onward.agent.observer import Diary, JobView, Observer, Outcome, RankView
 from onward.agent.places import Places
 from onward.agent.processes import Child, become_reaper, kill_tree, reap_orphans
+from onward.agent.saver import Saver
+from onward.agent.saving import DropPart, PublishCheckpoint, UseDirectory, WriteCheckpoint
 from onward.agent.settings import RunSettings, Streams
 from onward.agent.tally import Tally
+from onward.agent.vault import Vault
 from onward.agent.warmth import WarmParent
 from onward.agent.witness import Witness
 from onward.core.facts import Progress
@@ -59,6 +62,7 @@ TICK_S = 0.05
 FACTS_S = 0.1
 GREETING_S = 5.0
 ONE_SIGNAL_S = 0.5
+LAST_SAVE_S = 600.0  # what a job that has succeeded waits for its last checkpoint
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
     "that failed add: run = onward.init(), run.protect(model=model, optimizer=optimizer), and train in "
@@ -152,6 +156,9 @@ class Launcher:
     def _make_logic(self) -> None:
         s = self.settings
         world = s.nproc * s.max_nodes
+        run = secrets.token_hex(4)
+        dumps = s.dump_dir if s.dump_dir is not None else self.log_dir / "dump"
+        self._vault = Vault(self.places.memory_dir, self.name, run, world, s.node_rank == 0, dumps.absolute())
         self.logic = AgentLogic(
             AgentSettings(
                 node=s.node_rank,
@@ -162,10 +169,16 @@ class Launcher:
                 address="127.0.0.1",
                 retry_on=s.retry_on,
                 injections=self._injections,
+                memory_dir=str(self.places.memory_dir),
+                dump_dir=str(s.dump_dir.absolute()) if s.dump_dir is not None else "",
+                run=run,
             ),
             self.places.of,
             self.places.local_steps,
+            self._vault.steps_in_memory,
         )
+        self._saver = Saver(self.logic, self._vault, self.places, self._apply, self._say)
+        self._saver.after = self._check_end
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -203,6 +216,7 @@ class Launcher:
         self._manager.stop()
         self._guard.stop()
         await asyncio.sleep(0.01)
+        self._vault.close()
         self.places.remove()
         if self._control_fd >= 0:
             os.close(self._control_fd)
@@ -300,7 +314,7 @@ class Launcher:
 
     # ------------------------------------------------------------------------------------------ ranks
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _apply(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case StartProcess():
@@ -315,8 +329,13 @@ class Launcher:
                 case Say():
                     say = self.observer.detail if self._open_incident is not None else self.observer.note
                     say(effect.text)
+                case UseDirectory() | WriteCheckpoint() | PublishCheckpoint() | DropPart():
+                    self._spawn(self._saver.carry_out(effect))
         if self.logic.changed:
             self._send_facts()
+
+    def _say(self, text: str) -> None:
+        self.observer.note(text)
 
     def _kill(self, effect: KillProcess) -> None:
         child = self._children.get(effect.process)
@@ -587,8 +606,16 @@ class Launcher:
                 self._done.set()
             return
         orders = self.logic.orders
-        if orders is not None and orders.exit_code is not None and not alive:
-            self._done.set()
+        if orders is None or orders.exit_code is None or alive:
+            return
+        if orders.exit_code == 0 and self.logic.saving.under_way(publishes=self.settings.node_rank == 0):
+            if not self._waits_for_save:
+                self._waits_for_save = True
+                asyncio.get_running_loop().call_later(LAST_SAVE_S, self._done.set)
+            return
+        self._done.set()
+
+    _waits_for_save = False
 
     def _outcome(self) -> Outcome:
         if self._crash is not None:

@@ -10,14 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from onward.agent.kvstore import GenerationStore
+from onward.agent.saving import Saving, SavingEffect
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.wire.messages import (
     AgentFacts,
+    Copied,
     Hello,
     Inject,
     Injected,
     Injection,
     Orders,
+    Plan,
     RankOrder,
     Recorded,
     Report,
@@ -60,7 +63,7 @@ class Say:
     text: str
 
 
-Effect = StartProcess | KillProcess | SendRank | Say
+Effect = StartProcess | KillProcess | SendRank | Say | SavingEffect
 
 
 # ---------------------------------------------------------------------------------------------------- state
@@ -106,6 +109,9 @@ class AgentSettings:
     address: str = "127.0.0.1"
     retry_on: tuple[str, ...] = ()
     injections: tuple[Injection, ...] = ()
+    memory_dir: str = ""
+    dump_dir: str = ""
+    run: str = ""
 
 
 class AgentLogic:
@@ -116,10 +122,14 @@ class AgentLogic:
         settings: AgentSettings,
         paths: Callable[[Process], tuple[str, str]],
         local_steps: Callable[[Process], tuple[int, ...]],
+        memory_steps: Callable[[int], tuple[int, ...]] = lambda rank: (),
     ) -> None:
         self.settings = settings
         self._paths = paths  # of a process: (status page, directory of its rank's local state)
         self._local_steps = local_steps  # which steps that directory holds
+        self._memory_steps = memory_steps  # of a rank: the steps that this node's memory holds whole
+        self.saving = Saving(tuple(range(settings.first_rank, settings.first_rank + settings.local_ranks)))
+        self.leaving = False  # to be stopped, as soon as the manager has had its say
         self.processes: dict[int, Process] = {}
         self.current: dict[int, int] = {}  # rank -> process
         self.orders: Orders | None = None
@@ -154,7 +164,7 @@ class AgentLogic:
         if orders.job:
             self.record = orders.job
         self.changed = True
-        return self.reconcile()
+        return [*self.reconcile(), *self.saving.on_orders(orders)]
 
     def reconcile(self) -> list[Effect]:
         """What follows from the orders and what is there. Idempotent."""
@@ -178,7 +188,7 @@ class AgentLogic:
             return self._fill(order, orders)
         if now.incarnation > order.incarnation or not now.attached or not now.alive:
             return []
-        if order.want in ("pause", "form", "run", "finish") and now.sent != order:
+        if order.want in ("pause", "save", "form", "run", "finish") and now.sent != order:
             now.sent = order
             return [SendRank(now.number, order)]
         return []
@@ -231,7 +241,7 @@ class AgentLogic:
 
     def _drop_old_spares(self, orders: Orders) -> list[Effect]:
         effects: list[Effect] = []
-        over = orders.phase in ("Finishing", "Succeeded", "Failed") or self.stopping
+        over = orders.phase in ("Finishing", "Succeeded", "Failed", "Stopped") or self.stopping
         for p in list(self.processes.values()):
             if p.spare and p.alive and (over or p.attempt != orders.attempt):
                 effects += self._kill(p)
@@ -294,6 +304,10 @@ class AgentLogic:
                 self._log.setdefault(p.rank, {})[message.index] = message.data
             case StoreRequest():
                 return self._on_store(p, message)
+            case Plan():
+                return [*self.saving.on_plan(number, message)]
+            case Copied() if not p.spare:
+                return [*self.saving.on_copied(p.rank, message, self.orders)]
             case Injected():
                 self.injections = [i for i in self.injections if i.id != message.id]
             case _:
@@ -313,6 +327,9 @@ class AgentLogic:
             spare=p.stand_in,
             page=page,
             local_dir=local_dir,
+            memory_dir=self.settings.memory_dir,
+            dump_dir=self.settings.dump_dir,
+            run=self.settings.run,
             step=max([step, *others, 0]),
             injections=[i for i in self.injections if i.rank == p.rank and not p.spare],
             retry_on=list(self.settings.retry_on),
@@ -368,8 +385,9 @@ class AgentLogic:
             orders_version=seen,
             ranks=ranks,
             record=self.record,
-            stopping=self.stopping,
+            stopping=self.stopping or self.leaving,
             now=now,
+            parts=list(self.saving.parts),
         )
 
     def _rank_facts(self, p: Process) -> RankFacts:
@@ -393,6 +411,10 @@ class AgentLogic:
             resumed=r.resumed if r else False,
             serve=r.serve if r else "",
             between=r.between if r else 0,
+            loadable=tuple(r.loadable) if r else (),
+            memory=self._memory_steps(p.rank),
+            disk=self.saving.published,
+            save_error=self.saving.error,
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

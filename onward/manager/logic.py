@@ -10,11 +10,12 @@ import msgspec
 
 from onward.core import health
 from onward.core.agreement import Part
+from onward.core.checkpoints import Grant, SavePart, publishable
 from onward.core.facts import FaultReport, Progress, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.policy import Policy
-from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, resumed
-from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
+from onward.core.recovery import RELOAD, Job, Limits, Phase, advance, age, current, new_job, resumed, savers
+from onward.wire.messages import AgentFacts, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Save, Want
 
 CONFIRM_S = 0.15  # agents read pages now and then: nobody is blamed for what one look at them shows
 ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew
@@ -59,6 +60,10 @@ class ManagerLogic:
         self._suspected_at = 0.0
         self._heard_at: dict[int, float] = {}  # node -> when it last told its facts
         self._told_at: dict[int, float] = {}  # node -> when it was last sent orders
+        self._parts: dict[int, list[SavePart]] = {}  # node -> what it has written of checkpoints
+        self._grant: Grant | None = None
+        self._savers: dict[int, int] = {}
+        self._stopping = False
         self.changed_job = False
 
     # ------------------------------------------------------------------------------------------ facts in
@@ -74,6 +79,8 @@ class ManagerLogic:
         back = now - self._heard_at.get(message.node, now) > ABSENT_S
         self._heard_at[message.node] = now
         self._seen[message.node] = message.version
+        self._parts[message.node] = message.parts
+        self._stopping = self._stopping or message.stopping
         for f in message.ranks:
             self.facts[f.rank] = f
             self._time_step(f)
@@ -130,7 +137,7 @@ class ManagerLogic:
         }
         steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
         job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
-        decision = advance(job, facts, now, self._deaf(now))
+        decision = advance(job, facts, now, self._deaf(now), self._stopping)
         for text in decision.why:
             self._note(text)
         for incident in decision.closed:
@@ -145,7 +152,21 @@ class ManagerLogic:
             }
             self._version += 1
             self.changed_job = True
+            self._grant, self._savers = self._about_checkpoints()
             self._send_orders(sorted(self._seen), now)
+        elif self._about_checkpoints() != (self._grant, self._savers):
+            self._grant, self._savers = self._about_checkpoints()
+            self._version += 1
+            self._send_orders(sorted(self._seen), now)
+
+    def _about_checkpoints(self) -> tuple[Grant | None, dict[int, int]]:
+        """What may be published now, and which ranks are to copy their state: these follow from facts alone."""
+        job = self.job
+        assert job is not None
+        if job.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED, Phase.SAVING):
+            return None, {}
+        grant = publishable(self._parts, job.generation, self.settings.nodes)
+        return grant, savers(job, self.facts) if job.phase is Phase.SAVING else {}
 
     def _deaf(self, now: float) -> bool:
         return any(now - at > FRESH_S for at in self._heard_at.values())
@@ -202,20 +223,21 @@ class ManagerLogic:
             self._going, self._going_since = (job.phase, job.generation), now
         if self._deaf(now):
             return None
-        stages = (Stage.FORMED, Stage.TRAINING, Stage.DONE)
+        stages = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE)
         members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}
         if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < job.world_size:
             return None
         if any(f.generation != job.generation for f in members.values()):
             return None
-        if job.phase is Phase.RUNNING and all(f.stage is Stage.DONE for f in members.values()):
+        waits = (Stage.DONE, Stage.READY)  # for the others, and when all are there for us
+        if job.phase is Phase.RUNNING and all(f.stage in waits for f in members.values()):
             return None
         progress = {
             r: f.progress if f.alive else Progress(step=f.progress.step, idle_s=now) for r, f in members.items()
         }
         if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
             last = max(p.launched for p in progress.values())
-            done = [r for r, f in members.items() if f.stage is Stage.DONE]
+            done = [r for r, f in members.items() if f.stage in waits]
             progress |= {r: replace(progress[r], gate=True, section=False, launched=last) for r in done}
             progress |= {r: replace(progress[r], section=False) for r, f in members.items() if f.stage is Stage.FORMED}
         if not all(f.alive for f in members.values()):  # slowness may be legal, but who is gone does not come back
@@ -267,7 +289,7 @@ class ManagerLogic:
         job = self.job
         assert job is not None
         ranks = sorted(r for r in range(job.world_size) if self._node_of(r) == node)
-        exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1}.get(job.phase)
+        exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}.get(job.phase)
         return Orders(
             term=job.term,
             version=self._version,
@@ -278,8 +300,15 @@ class ManagerLogic:
             exit_code=exit_code,
             reason=job.reason,
             root_cause=job.root_cause,
+            save=self._save(job),
+            publish=self._grant if self._grant is not None and self._grant.node == node else None,
             job=self.record(),
         )
+
+    def _save(self, job: Job) -> Save | None:
+        if job.phase is not Phase.SAVING or job.agreement is None:
+            return None
+        return Save(step=job.agreement.step, disk=job.ending != RELOAD, again=job.between, reason=job.ending)
 
     def _node_of(self, rank: int) -> int:
         return rank // (self.settings.world_size // self.settings.nodes)
@@ -289,13 +318,17 @@ class ManagerLogic:
             Phase.STARTING: "start",
             Phase.RUNNING: "run",
             Phase.PAUSING: "pause",
+            Phase.SAVING: "save",
             Phase.FORMING: "form",
             Phase.FINISHING: "finish",
             Phase.SUCCEEDED: "finish",
             Phase.FAILED: "stop",
+            Phase.STOPPED: "stop",
         }
         want = wants[job.phase]
-        form = self._form(job, rank) if want in ("form", "run") else None
+        if want == "save" and rank not in self._savers.values():
+            want = "pause"  # nothing more is wanted of it
+        form = self._form(job, rank) if want in ("form", "run", "save") else None
         why = job.incident.why[-1] if job.incident is not None and job.incident.why else ""
         return RankOrder(
             rank=rank, incarnation=job.incarnations[rank], generation=job.generation, want=want, form=form, why=why
@@ -304,7 +337,7 @@ class ManagerLogic:
     def _form(self, job: Job, rank: int) -> Form:
         a = job.agreement
         if a is None:
-            return Form(world_size=job.world_size)
+            return Form(world_size=job.world_size, begin=job.begun)
         part = a.parts[rank]
         receivers = [r for r, p in a.parts.items() if p is Part.RECEIVE]
         givers = [a.sources[i % len(a.sources)] for i in range(len(receivers))]

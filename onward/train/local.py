@@ -147,6 +147,19 @@ class Slot:
         return small, places, _align(at + layout)
 
 
+    def image(self) -> bytes:
+        """The whole slot, as it can be put back elsewhere."""
+        return bytes(self.map)
+
+    def put_image(self, image: bytes) -> None:
+        """Become what another slot was: whole, or nothing."""
+        memoryview(self.map).cast("q")[0] = -1
+        self._reserve(len(image))
+        self.map[8 : len(image)] = image[8:]
+        self._tensors, self._room = (), 0  # the next write lays everything out anew
+        memoryview(self.map).cast("q")[0] = struct.unpack_from("<q", image)[0]
+
+
 class LocalState:
     """Captures, publishes and restores what only this rank knows."""
 
@@ -193,6 +206,11 @@ class LocalState:
     def publish(self, step: int, small: Small) -> None:
         """Make `small` and the local tensors safe as those of `step`. The other slot stays as it is."""
         self.slot(step).write(step, msgspec.msgpack.encode(small), self._tensors())
+
+    def adopt(self, old: int, step: int) -> None:
+        """What was the local state of step `old` is that of `step` now, and in place."""
+        self.restore(old)
+        self.publish(step, self.capture())
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         out = self._protected.buffers()
