@@ -38,6 +38,7 @@ from onward.agent.warmth import WarmParent
 from onward.agent.witness import Witness
 from onward.core.facts import Progress
 from onward.core.incident import Incident
+from onward.core.policy import Policy
 from onward.errors import HungUp, OnwardError, WireError
 from onward.log import get_logger
 from onward.wire import page as pages
@@ -198,11 +199,26 @@ class Launcher:
                 child.signal(signal.SIGKILL)
             return
         self._stop_signal, self._stopped_at = number, time.monotonic()
-        name = signal.Signals(number).name
-        self.observer.note(f"{name} received; ending all ranks within {self.settings.grace_s:g} s")
-        self._manager.retire()
-        self._apply(self.logic.stop())
-        self._check_end()
+        name, grace = signal.Signals(number).name, self.settings.grace_s
+        if not self._can_save():
+            self.observer.note(f"{name} received; ending all ranks within {grace:g} s")
+            return self._end_all()
+        self.observer.note(f"{name} received; saving the last step, then ending all ranks, within {grace:g} s")
+        self.logic.leaving = self.logic.changed = True
+        self._apply([])
+        asyncio.get_running_loop().call_later(max(grace - 2.0, grace * 0.75), self._end_all)
+
+    def _can_save(self) -> bool:
+        """Whether a dump is allowed and has a place where the next start will look for it."""
+        placed = self._vault.named or self.settings.dump_dir is not None
+        attached = any(self.logic.processes[n].attached for n in self.logic.current.values())
+        return Policy.DUMP in self.settings.policies and placed and attached
+
+    def _end_all(self) -> None:
+        if not self.logic.stopping:
+            self._manager.retire()
+            self._apply(self.logic.stop())
+            self._check_end()
 
     async def _clean_up(self) -> None:
         for task in list(self._tasks):
@@ -264,7 +280,10 @@ class Launcher:
                 for order in message.ranks:
                     if order.want == "form" and order.form is not None and order.generation == message.generation:
                         self._tally.agreed(order.form.step)
+                self._say_where_it_begins(message)
                 self._apply(self.logic.on_orders(message))
+                if message.phase == "Stopped" and self._stop_signal:
+                    self._end_all()
                 self._check_end()
             case Note():
                 self.observer.detail(message.text)
@@ -278,6 +297,14 @@ class Launcher:
         if orders.attempt > 0 and not attached and not self._hinted:
             self._hinted = True
             self.observer.note(HINT)
+
+    def _say_where_it_begins(self, orders: Orders) -> None:
+        loads = {o.form.step for o in orders.ranks if o.form is not None and o.form.part == "load"}
+        if loads and orders.attempt == 0 and self._resumed_in != orders.generation:
+            self._resumed_in = orders.generation
+            self.observer.note(f"resuming at step {max(loads)}, from {self._vault.directory}")
+
+    _resumed_in = -1
 
     def _on_incident(self, incident: Incident, is_open: bool) -> None:
         self.witness.faulted(incident.faults)

@@ -122,12 +122,12 @@ class AgentLogic:
         settings: AgentSettings,
         paths: Callable[[Process], tuple[str, str]],
         local_steps: Callable[[Process], tuple[int, ...]],
-        memory_steps: Callable[[int], tuple[int, ...]] = lambda rank: (),
+        memory_steps: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]] = lambda rank: ((), ()),
     ) -> None:
         self.settings = settings
         self._paths = paths  # of a process: (status page, directory of its rank's local state)
         self._local_steps = local_steps  # which steps that directory holds
-        self._memory_steps = memory_steps  # of a rank: the steps that this node's memory holds whole
+        self._memory_steps = memory_steps  # of a rank: what this node's memory holds whole, and of its local state
         self.saving = Saving(tuple(range(settings.first_rank, settings.first_rank + settings.local_ranks)))
         self.leaving = False  # to be stopped, as soon as the manager has had its say
         self.processes: dict[int, Process] = {}
@@ -165,6 +165,9 @@ class AgentLogic:
             self.record = orders.job
         self.changed = True
         return [*self.reconcile(), *self.saving.on_orders(orders)]
+
+    def is_current(self, generation: int) -> bool:
+        return self.orders is not None and self.orders.generation == generation
 
     def reconcile(self) -> list[Effect]:
         """What follows from the orders and what is there. Idempotent."""
@@ -392,6 +395,7 @@ class AgentLogic:
 
     def _rank_facts(self, p: Process) -> RankFacts:
         r = p.report
+        whole, local = self._memory_steps(p.rank)
         stage = Stage(r.stage) if r is not None else Stage.STARTING
         if not p.alive:
             stage = Stage.EXITED
@@ -412,7 +416,9 @@ class AgentLogic:
             serve=r.serve if r else "",
             between=r.between if r else 0,
             loadable=tuple(r.loadable) if r else (),
-            memory=self._memory_steps(p.rank),
+            partly=tuple(r.partly) if r else (),
+            memory=whole,
+            kept=local,
             disk=self.saving.published,
             save_error=self.saving.error,
             exit_code=p.exit_code,

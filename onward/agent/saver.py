@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from onward.agent.logic import AgentLogic, Effect, SendRank
@@ -52,6 +53,8 @@ class Saver:
                 await asyncio.to_thread(self._vault.keep_slots, effect, self._slot)
             except (OSError, StateError, KeyError) as e:
                 error = f"local state could not be kept: {e}"
+            if not effect.shared and self._vault.holds(effect.step):
+                effect = replace(effect, shared=True)  # who copied it died before it could say so
         files: tuple[SavedFile, ...] = ()
         if effect.disk and not error:
             files, error = await self._vault.write(effect)
@@ -59,6 +62,8 @@ class Saver:
         self._changed(self._logic.saving.on_written(effect, files, error))
 
     async def _publish(self, effect: PublishCheckpoint) -> None:
+        if not self._logic.is_current(effect.grant.generation):  # granted, and overtaken
+            return self._changed(self._logic.saving.on_published(effect.grant, "the generation is over"))
         error = await asyncio.to_thread(self._vault.publish, effect)
         self._complain(effect.grant.step, error)
         if not error and effect.reason != "periodic":

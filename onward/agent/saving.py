@@ -101,8 +101,8 @@ class Saving:
         self.parts = tuple(p for p in self.parts if p.generation == orders.generation)
         if orders.save is None:
             self._asked, self.error = None, ""
-        elif not any(o.want == "save" for o in orders.ranks):
-            effects += self._write_from_fence(orders, orders.save, shared=False)  # none of ours holds the shared state
+        elif not any(o.want == "save" for o in orders.ranks) and not self._began(orders, orders.save):
+            effects += self._write_from_fence(orders, orders.save, shared=False)  # none of ours can copy the rest
         grant = orders.publish
         written = {(p.step, p.generation) for p in self.parts}
         if grant is not None and grant != self._publishing and (grant.step, grant.generation) in written:
@@ -113,6 +113,9 @@ class Saving:
     def under_way(self, publishes: bool) -> bool:
         """Something is still to be written here, or (where this node publishes) to be published."""
         return self._writing is not None or (publishes and bool(self.parts))
+
+    def _began(self, orders: Orders, save: Save) -> bool:
+        return self._asked is not None and self._asked[:2] == (save.step, orders.generation)
 
     def _write_from_fence(self, orders: Orders, save: Save, shared: bool) -> list[SavingEffect]:
         asked = (save.step, orders.generation, shared)
@@ -128,11 +131,12 @@ class Saving:
         if self._writing == (effect.step, effect.generation):
             self._writing = None
         if error:
-            self.error = error if effect.save is not None else ""
+            self._failed(effect.step, effect.generation, error)
             return [DropPart(effect.step, effect.generation)]
         if not effect.disk:
             return []
-        old = [DropPart(p.step, p.generation) for p in self.parts if p.step != effect.step]
+        busy = self._publishing.step if self._publishing is not None else -1  # that one ends by itself
+        old = [DropPart(p.step, p.generation) for p in self.parts if p.step not in (effect.step, busy)]
         self.parts = (SavePart(effect.step, effect.generation, effect.shared, files),)
         return [*old]
 
@@ -140,7 +144,12 @@ class Saving:
         self._publishing = None
         self.parts = tuple(p for p in self.parts if p.step != grant.step)
         if error:
-            self.error = error
+            self._failed(grant.step, grant.generation, error)
             return [DropPart(grant.step, grant.generation)]
         self.published = (*self.published[-7:], grant.step)
         return []
+
+    def _failed(self, step: int, generation: int, error: str) -> None:
+        """Only what was ordered from the fence is waited for; of the others nobody needs to know why they failed."""
+        if self._asked is not None and self._asked[:2] == (step, generation):
+            self.error = error

@@ -85,8 +85,14 @@ class Vault:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def steps_in_memory(self, rank: int) -> tuple[int, ...]:
-        return memory.steps_of(self._memory, rank)
+    def steps_in_memory(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The steps that are here whole, and those of which this rank's local state is."""
+        local = memory.local_steps(self._memory, rank)
+        return tuple(s for s in memory.buffers(self._memory) if s in local) if local else (), local
+
+    def holds(self, step: int) -> bool:
+        """The shared state of `step` is in memory here."""
+        return step in memory.buffers(self._memory)
 
     def keep_slots(self, effect: WriteCheckpoint, slots: Callable[[int, int], tuple[Path, int]]) -> None:
         """Take the local state of all ranks, dead or alive, from their slots: `slots(rank, step)` says where."""
@@ -129,7 +135,11 @@ class Vault:
             return (), f"{e.strerror or e}"
         finally:
             busy.unlink(missing_ok=True)
-            memory.forget_locals(self._memory, set(memory.buffers(self._memory)))
+            self.tidy(effect.step)
+
+    def tidy(self, step: int) -> None:
+        """Local state that no buffer goes with is of no use, except that of `step`, which others may complete."""
+        memory.forget_locals(self._memory, {step, *memory.buffers(self._memory)})
 
     def publish(self, effect: PublishCheckpoint) -> str:
         """Give it its name. Returns what went wrong."""
@@ -146,14 +156,18 @@ class Vault:
             files=list(grant.files),
         )
         try:
-            disk.publish(self.directory, self._unfinished(grant.step, grant.generation), manifest, self._keep)
+            with self._one_at_a_time:
+                disk.publish(self.directory, self._unfinished(grant.step, grant.generation), manifest, self._keep)
         except (OSError, StateError) as e:
             reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
             return f"{reason}; {self.directory} must be a directory that all nodes share"
         return ""
 
     def drop(self, effect: DropPart) -> None:
-        shutil.rmtree(self._unfinished(effect.step, effect.generation), ignore_errors=True)
+        """One node removes it for all: never while it gets its name."""
+        if self._owner:
+            with self._one_at_a_time:
+                shutil.rmtree(self._unfinished(effect.step, effect.generation), ignore_errors=True)
 
     def _unfinished(self, step: int, generation: int) -> Path:
         return self.directory / disk.unfinished_name(step, self._run, generation)

@@ -66,6 +66,15 @@ def steps_of(directory: Path, rank: int) -> tuple[int, ...]:
     return tuple(sorted(s for s in buffers(directory) if local_path(directory, rank, s).exists()))
 
 
+def local_steps(directory: Path, rank: int) -> tuple[int, ...]:
+    """The steps of which this rank's local state is here, with or without the shared state."""
+    prefix = f"local.{rank}."
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listdir(directory) if name.startswith(prefix)]
+        return tuple(sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdigit()))
+    return ()
+
+
 def forget_locals(directory: Path, keep: set[int]) -> None:
     """Remove local state of other steps: no buffer goes with it any more."""
     with contextlib.suppress(OSError):

@@ -58,9 +58,14 @@ def publishable(parts: Mapping[int, Sequence[SavePart]], generation: int, nodes:
     return None
 
 
-def choose_start(loadable: Mapping[int, Sequence[int]]) -> tuple[int, str]:
-    """The newest step that every rank can load, -1 for none, and why."""
-    common = set.intersection(*(set(steps) for steps in loadable.values())) if loadable else set()
+def choose_start(loadable: Mapping[int, Sequence[int]], partly: Mapping[int, Sequence[int]]) -> tuple[int, str]:
+    """The newest step that every rank can have, -1 for none, and why.
+
+    A rank that has only its local state of a step (`partly`) is given the shared state by one that can load it.
+    """
+    whole = {step for steps in loadable.values() for step in steps}
+    each = [{*steps, *partly.get(rank, ())} for rank, steps in loadable.items()]
+    common = set.intersection(whole, *each)
     newest = max((max(steps) for steps in loadable.values() if steps), default=-1)
     if not common:
         if newest < 0:

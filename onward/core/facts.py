@@ -88,6 +88,8 @@ class RankFacts:
     serve: str = ""  # where it serves its state
     between: int = 0  # collectives it has run since its last commit, outside steps
     loadable: tuple[int, ...] = ()  # steps it could begin from, by checkpoints or by the copies in memory
+    partly: tuple[int, ...] = ()  # steps of which it has its local state only
+    kept: tuple[int, ...] = ()  # steps of which its node holds this rank's local state in memory
     memory: tuple[int, ...] = ()  # steps of which its node holds a complete copy in memory, this rank's part included
     disk: tuple[int, ...] = ()  # checkpoints that its node has published in this run
     save_error: str = ""  # why what was to be saved could not be written

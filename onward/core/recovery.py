@@ -197,7 +197,10 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
     """Faults of current incarnations that nobody has acted on yet."""
     found = []
     handled = set(job.handled)
+    known = _condemned(job) if job.ending else set()  # nobody is replaced any more, so they stay what they are
     for rank, f in sorted(current(job, facts).items()):
+        if rank in known:
+            continue
         if f.fault is not None and (rank, f.incarnation, f.fault.at) not in handled:
             found.append(f.fault)
         elif (
@@ -258,10 +261,12 @@ def _running(job: Job, facts: Facts, now: float) -> Decision:
 
 def _begin(job: Job, facts: Facts, now: float) -> Decision:
     """Every rank stands before its first step: begin, or load what all of them can load."""
-    step, why = choose_start({r: f.loadable for r, f in current(job, facts).items()})
+    here = current(job, facts)
+    step, why = choose_start({r: f.loadable for r, f in here.items()}, {r: f.partly for r, f in here.items()})
     if step < 0:
         return Decision(replace(job, begun=True), (why,) if why else ())
-    agreement = Agreement(step, dict.fromkeys(range(job.world_size), Part.LOAD), (), why)
+    parts = {r: Part.LOAD if step in f.loadable else Part.RECEIVE for r, f in sorted(here.items())}
+    agreement = Agreement(step, parts, tuple(r for r, part in parts.items() if part is Part.LOAD), why)
     new = replace(
         job,
         phase=Phase.FORMING,
@@ -581,10 +586,7 @@ def _stop(job: Job, now: float) -> Decision:
 def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     """Once the living stand at the fence, agree on the step to keep. The dead count by what they had published."""
     here = current(job, facts)
-    condemned = {
-        f.rank for f in (job.incident.faults if job.incident else ())
-        if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation
-    }  # fmt: skip
+    condemned = _condemned(job)
     standing = {r: f for r, f in here.items() if f.stage is Stage.PAUSED and f.generation == job.generation}
     begun = (Stage.FORMED, Stage.TRAINING, Stage.DONE, Stage.PAUSED)
     coming = [r for r, f in here.items() if r not in standing and r not in condemned and f.stage in begun]
@@ -611,6 +613,12 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     return Decision(new, (why,))
 
 
+def _condemned(job: Job) -> set[int]:
+    """Ranks that are dead, or taken for dead."""
+    faults = job.incident.faults if job.incident is not None else ()
+    return {f.rank for f in faults if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
+
+
 def savers(job: Job, facts: Facts) -> dict[int, int]:
     """Which rank of each node copies the shared state: node -> rank. Only those who stand at the fence with it can."""
     assert job.agreement is not None
@@ -625,7 +633,12 @@ def savers(job: Job, facts: Facts) -> dict[int, int]:
 def _saving(job: Job, facts: Facts, now: float) -> Decision:
     assert job.agreement is not None
     step, everybody = job.agreement.step, [facts[r] for r in range(job.world_size) if r in facts]
-    in_memory = len(everybody) == job.world_size and all(step in f.memory for f in everybody)
+    from_nodes = savers(job, facts)
+    in_memory = (
+        len(everybody) == job.world_size
+        and any(step in f.memory for f in everybody)
+        and all(step in f.kept and (step in f.memory or f.node not in from_nodes) for f in everybody)
+    )
     if in_memory if job.ending == RELOAD else any(step in f.disk for f in everybody):
         where = "is in memory" if job.ending == RELOAD else "is saved"
         if job.ending == STOP:
@@ -634,7 +647,7 @@ def _saving(job: Job, facts: Facts, now: float) -> Decision:
     failed = next((f.save_error for f in everybody if f.save_error), "")
     if failed:
         return _not_saved(job, now, failed)
-    if not savers(job, facts) and not any(step in f.memory for f in everybody):
+    if not from_nodes and not any(step in f.memory for f in everybody):
         return _not_saved(job, now, "no rank is left that holds the state")
     return Decision(job)
 

@@ -145,6 +145,10 @@ class Checkpoints:
             steps.add(manifest.step)
         return tuple(sorted(steps))
 
+    def partly(self) -> tuple[int, ...]:
+        """Steps of which only this rank's local state is here: the node it was on may have lost its copy."""
+        return memory.local_steps(self._memory, self._me.rank)
+
     def begun(self, step: int) -> int:
         """The last step that this rank had begun when `step` was saved."""
         if step not in self._images:
@@ -152,7 +156,9 @@ class Checkpoints:
         return self._images[step][0]
 
     def _local_of(self, step: int) -> tuple[int, bytes]:
-        path = self._source(step)[1]
+        path: Path | None = memory.local_path(self._memory, self._me.rank, step)
+        if path is None or not path.exists():
+            path = self._source(step)[1]
         if path is None:
             return step, b""
         try:
@@ -171,25 +177,35 @@ class Checkpoints:
         assert self._directory is not None
         folder = self._directory / disk.folder_name(step)
         manifest = disk.read_manifest(folder)
+        if manifest.world_size != self._me.world_size and self._me.rank == 0 and step != self._last:
+            log.warning(
+                "the checkpoint of step %d was saved by %d ranks and is loaded by %d: what follows is not bit for bit "
+                "what it would have been", step, manifest.world_size, self._me.world_size,
+            )  # fmt: skip
+            self._last = step
         name = disk.local_name(self._me.rank)
         return (folder / disk.SHARED, 0), folder / name if name in manifest.names() else None
 
     def load(self, step: int) -> Manifest:
-        """Take over the shared state of `step`, and put this rank's local state of it where a redo looks for it."""
-        begun = self.begun(step)
-        image = self._images.pop(step)[1]
+        """Take over the shared state of `step`, and this rank's local state."""
         (path, at), _ = self._source(step)
         with open(path, "rb") as f:
             manifest = self._take(path, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY), at)
         if manifest.step != step:
             raise StateError(f"{path} holds step {manifest.step}, not {step}")
+        self.load_local(step)
+        return manifest
+
+    def load_local(self, step: int) -> None:
+        """Put this rank's local state of `step` where a redo looks for it."""
+        begun = self.begun(step)
+        image = self._images.pop(step)[1]
         if image:
             self._local.slot(step).put_image(image)
         else:
             self._local.adopt(0, step)  # a rank that was not there when it was saved begins with what its set-up made
         self._local.begun = begun
         self._last = step
-        return manifest
 
     def _take(self, path: Path, m: mmap.mmap, at: int) -> Manifest:
         manifest, tensors = open_file(m, at)

@@ -90,6 +90,7 @@ class Run:
         self._tx = Transaction(self._protected, self._local, self._groups, self._page)
         self._checkpoints = Checkpoints(link, self._protected, self._local)
         self._loadable: tuple[int, ...] = ()
+        self._partly: tuple[int, ...] = ()
         self._recorder = Recorder(link, me.log, self._spare)
         self._injector = Injector(link, me.injections, self._groups)
         self._between = BetweenSteps(link, self.rank, self.world_size, self._recover_outside)
@@ -255,6 +256,7 @@ class Run:
                 local_steps=list(self._local.steps()),
                 between=self._between.count,
                 loadable=list(self._loadable),
+                partly=list(self._partly),
             )
         )
 
@@ -301,7 +303,7 @@ class Run:
     def _begin_or_load(self, n: int) -> Generator[Step, None, None]:
         """All ranks meet before their first step, so that they begin from the same one."""
         self._scope = Scope.SETUP  # nothing is held yet that could be redone
-        self._loadable = self._checkpoints.loadable()
+        self._loadable, self._partly = self._checkpoints.loadable(), self._checkpoints.partly()
         self._report(Stage.READY)
         number = self._number()
         order = self._link.wait_order(
@@ -310,8 +312,11 @@ class Run:
         assert order is not None
         if order.generation > number:
             yield from self._recover(n)
-        self._holds = True
+        self._loadable = self._partly = ()
         self._stay_in_loop()
+        if not self._holds:
+            self._holds = True
+            self._report(Stage.TRAINING)
 
     def _save_if_due(self) -> None:
         """At the top of the loop: the user's code after the last block has been run, so nothing is left out."""
@@ -376,7 +381,8 @@ class Run:
         """
         form = order.form
         assert form is not None
-        begun = self._checkpoints.begun(form.step) if form.part == "load" else self._local.begun
+        restarted = not self._holds and not self._spare
+        begun = self._checkpoints.begun(form.step) if restarted else self._local.begun
         if form.part not in ("receive", "load") or form.step < 1 or begun >= form.step:
             return self._enter(order)
         self._between.forget()
@@ -507,6 +513,8 @@ class Run:
         if form.part == "receive":
             tx.clean, tx.undo, tx.open = False, False, False
             manifest = fetch(form.source, self._token, generation, self._protected, interrupted, 60.0)
+            if not self._holds and not self._spare:
+                self._checkpoints.load_local(form.step)
             tx.moved_to(form.step)
             tx.learn_from(manifest.last_sync)
         elif form.part == "load":

@@ -165,6 +165,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     local_steps: list[int] = []
     between: int = 0  # collectives since the last commit
     loadable: list[int] = []
+    partly: list[int] = []
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):
