@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,16 @@ from onward.agent.office import Office
 from onward.agent.peers import Peers
 from onward.agent.places import Places
 from onward.agent.processes import Child, become_reaper, kill_tree, reap_orphans
+from onward.agent.saver import Saver
+from onward.agent.saving import DropPart, PublishCheckpoint, UseDirectory, WriteCheckpoint
 from onward.agent.settings import RunSettings, Streams
 from onward.agent.tally import Tally
+from onward.agent.vault import Vault
 from onward.agent.warmth import WarmParent
 from onward.agent.witness import Witness
 from onward.core.facts import Progress
 from onward.core.incident import Incident
+from onward.core.policy import Policy
 from onward.errors import HungUp, OnwardError, WireError
 from onward.log import get_logger
 from onward.wire import page as pages
@@ -73,6 +77,7 @@ FACTS_S = 0.1
 GREETING_S = 5.0
 FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the job ended
 ONE_SIGNAL_S = 0.5
+LAST_SAVE_S = 600.0  # what a job that has succeeded waits for its last checkpoint
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
     "that failed add: run = onward.init(), run.protect(model=model, optimizer=optimizer), and train in "
@@ -169,6 +174,8 @@ class Launcher:
 
     def _make_logic(self) -> None:
         s = self.settings
+        dumps = s.dump_dir if s.dump_dir is not None else self.log_dir / "dump"
+        self._vault = Vault(self.places.memory_dir, self.name, s.nproc * s.nodes, dumps.absolute())
         self.logic = AgentLogic(
             AgentSettings(
                 member=self._meeting.member,
@@ -176,10 +183,15 @@ class Launcher:
                 spares=s.spares,
                 retry_on=s.retry_on,
                 injections=self._injections,
+                memory_dir=str(self.places.memory_dir),
+                dump_dir=str(s.dump_dir.absolute()) if s.dump_dir is not None else "",
             ),
             self.places.of,
             self.places.local_steps,
+            self._vault.steps_in_memory,
         )
+        self._saver = Saver(self.logic, self._vault, self.places, self._apply, self._say)
+        self._saver.after = self._check_end
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -199,11 +211,26 @@ class Launcher:
                 child.signal(signal.SIGKILL)
             return
         self._stop_signal, self._stopped_at = number, time.monotonic()
-        name = signal.Signals(number).name
-        self.observer.note(f"{name} received; ending all ranks within {self.settings.grace_s:g} s")
-        self._manager.retire()
-        self._apply(self.logic.stop())
-        self._check_end()
+        name, grace = signal.Signals(number).name, self.settings.grace_s
+        if not self._can_save():
+            self.observer.note(f"{name} received; ending all ranks within {grace:g} s")
+            return self._end_all()
+        self.observer.note(f"{name} received; saving the last step, then ending all ranks, within {grace:g} s")
+        self.logic.leaving = self.logic.changed = True
+        self._apply([])
+        asyncio.get_running_loop().call_later(max(grace - 2.0, grace * 0.75), self._end_all)
+
+    def _can_save(self) -> bool:
+        """Whether a dump is allowed and has a place where the next start will look for it."""
+        placed = self._vault.named or self.settings.dump_dir is not None
+        attached = any(self.logic.processes[n].attached for n in self.logic.current.values())
+        return Policy.DUMP in self.settings.policies and placed and attached
+
+    def _end_all(self) -> None:
+        if not self.logic.stopping:
+            self._manager.retire()
+            self._apply(self.logic.stop())
+            self._check_end()
 
     async def _clean_up(self) -> None:
         for task in list(self._tasks):
@@ -220,6 +247,7 @@ class Launcher:
         self._peers.close()
         self._guard.stop()
         await asyncio.sleep(0.01)
+        self._vault.close()
         self.places.remove()
         if self._control_fd >= 0:
             os.close(self._control_fd)
@@ -244,10 +272,14 @@ class Launcher:
         match message:
             case Orders():
                 self._say_what_is_missed(message)
+                self._vault.settle(message.run, message.node == 0)
                 for order in message.ranks:
                     if order.want == "form" and order.form is not None and order.generation == message.generation:
                         self._tally.agreed(order.form.step)
+                self._say_where_it_begins(message)
                 self._apply(self.logic.on_orders(message))
+                if message.phase == "Stopped" and self._stop_signal:
+                    self._end_all()
                 self._check_end()
             case Note():
                 self.observer.detail(message.text)
@@ -261,6 +293,14 @@ class Launcher:
         if orders.attempt > 0 and not attached and not self._hinted:
             self._hinted = True
             self.observer.note(HINT)
+
+    def _say_where_it_begins(self, orders: Orders) -> None:
+        loads = {o.form.step for o in orders.ranks if o.form is not None and o.form.part == "load"}
+        if loads and orders.attempt == 0 and self._resumed_in != orders.generation:
+            self._resumed_in = orders.generation
+            self.observer.note(f"resuming at step {max(loads)}, from {self._vault.directory}")
+
+    _resumed_in = -1
 
     def _on_incident(self, incident: Incident, is_open: bool) -> None:
         self.witness.faulted(incident.faults)
@@ -300,7 +340,7 @@ class Launcher:
 
     # ------------------------------------------------------------------------------------------ ranks
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _apply(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case StartProcess():
@@ -319,8 +359,13 @@ class Launcher:
                 case Say():
                     say = self.observer.detail if self._open_incident is not None else self.observer.note
                     say(effect.text)
+                case UseDirectory() | WriteCheckpoint() | PublishCheckpoint() | DropPart():
+                    self._spawn(self._saver.carry_out(effect))
         if self.logic.changed:
             self._send_facts()
+
+    def _say(self, text: str) -> None:
+        self.observer.note(text)
 
     def _kill(self, effect: KillProcess) -> None:
         child = self._children.get(effect.process)
@@ -604,8 +649,16 @@ class Launcher:
                 self._done.set()
             return
         orders = self.logic.orders
-        if orders is not None and orders.exit_code is not None and not alive:
-            self._done.set()
+        if orders is None or orders.exit_code is None or alive:
+            return
+        if orders.exit_code == 0 and self.logic.saving.under_way(publishes=self.settings.node_rank == 0):
+            if not self._waits_for_save:
+                self._waits_for_save = True
+                asyncio.get_running_loop().call_later(LAST_SAVE_S, self._done.set)
+            return
+        self._done.set()
+
+    _waits_for_save = False
 
     def _outcome(self) -> Outcome:
         if self._crash is not None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
+from onward.agent.saving import Saving, SavingEffect
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.membership import Member
 from onward.wire.messages import (
     AgentFacts,
+    Copied,
     Hello,
     Inject,
     Injected,
@@ -23,6 +25,7 @@ from onward.wire.messages import (
     Orders,
     PeerReply,
     PeerStore,
+    Plan,
     RankOrder,
     Recorded,
     Report,
@@ -82,7 +85,7 @@ class Say:
     text: str
 
 
-Effect = StartProcess | KillProcess | SendRank | SendPeer | AnswerPeer | Say
+Effect = StartProcess | KillProcess | SendRank | SendPeer | AnswerPeer | Say | SavingEffect
 Asker = tuple[str, int]  # (agent, process)
 
 
@@ -126,6 +129,8 @@ class AgentSettings:
     spares: str = "each"
     retry_on: tuple[str, ...] = ()
     injections: tuple[Injection, ...] = ()
+    memory_dir: str = ""
+    dump_dir: str = ""
 
 
 class AgentLogic:
@@ -136,6 +141,7 @@ class AgentLogic:
         settings: AgentSettings,
         paths: Callable[[Process], tuple[str, str]],
         local_steps: Callable[[Process], tuple[int, ...]],
+        memory_steps: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]] = lambda rank: ((), ()),
     ) -> None:
         self.settings = settings
         self.node = -1  # our place in the job
@@ -143,6 +149,9 @@ class AgentLogic:
         self.keeper = Keeper()
         self._paths = paths  # of a process: (status page, directory of its rank's local state)
         self._local_steps = local_steps  # which steps that directory holds
+        self._memory_steps = memory_steps  # of a rank: what this node's memory holds whole, and of its local state
+        self.saving = Saving(())
+        self.leaving = False  # to be stopped, as soon as the manager has had its say
         self.processes: dict[int, Process] = {}
         self.current: dict[int, int] = {}  # rank -> process
         self.orders: Orders | None = None
@@ -186,7 +195,7 @@ class AgentLogic:
         early, self._early = self._early, []
         for asker, q in early:
             effects += self._on_store(asker, q)
-        return effects + self.reconcile()
+        return [*effects, *self.reconcile(), *self.saving.on_orders(orders)]
 
     _partner = ""
 
@@ -199,6 +208,7 @@ class AgentLogic:
             if p.alive:
                 effects += self._kill(p)
         self.node = node
+        self.saving = Saving(self.local_ranks)
         self.current.clear()
         self._log.clear()
         self._spare_tries.clear()
@@ -208,6 +218,10 @@ class AgentLogic:
     def first_rank(self) -> int:
         return max(0, self.node) * self.settings.local_ranks
 
+    @property
+    def local_ranks(self) -> tuple[int, ...]:
+        return tuple(range(self.first_rank, self.first_rank + self.settings.local_ranks)) if self.node >= 0 else ()
+
     def _forward_log(self, rank: int, only: int | None = None) -> list[Effect]:
         """Let another node keep what a replacement of `rank` would need to run the script up to its first step."""
         attempt = self.orders.attempt if self.orders is not None else 0
@@ -215,6 +229,9 @@ class AgentLogic:
         indices = sorted(entries) if only is None else [only]
         keep = [KeepLog(attempt=attempt, rank=rank, index=i, data=entries[i]) for i in indices]
         return [SendPeer(self._partner, m) for m in keep] if self._partner else []
+
+    def is_current(self, generation: int) -> bool:
+        return self.orders is not None and self.orders.generation == generation
 
     def reconcile(self) -> list[Effect]:
         """What follows from the orders and what is there. Idempotent."""
@@ -238,7 +255,7 @@ class AgentLogic:
             return self._fill(order, orders)
         if now.incarnation > order.incarnation or not now.attached or not now.alive:
             return []
-        if order.want in ("pause", "form", "run", "finish") and now.sent != order:
+        if order.want in ("pause", "save", "form", "run", "finish") and now.sent != order:
             now.sent = order
             return [SendRank(now.number, order)]
         return []
@@ -292,7 +309,7 @@ class AgentLogic:
 
     def _drop_old_spares(self, orders: Orders) -> list[Effect]:
         effects: list[Effect] = []
-        over = orders.phase in ("Finishing", "Succeeded", "Failed") or self.stopping
+        over = orders.phase in ("Finishing", "Succeeded", "Failed", "Stopped") or self.stopping
         for p in list(self.processes.values()):
             if p.spare and p.alive and (over or p.attempt != orders.attempt):
                 effects += self._kill(p)
@@ -356,6 +373,10 @@ class AgentLogic:
                 return self._forward_log(p.rank, message.index)
             case StoreRequest():
                 return self._ask_store(p, message)
+            case Plan():
+                return [*self.saving.on_plan(number, message)]
+            case Copied() if not p.spare:
+                return [*self.saving.on_copied(p.rank, message, self.orders)]
             case Injected():
                 self.injections = [i for i in self.injections if i.id != message.id]
             case _:
@@ -376,6 +397,9 @@ class AgentLogic:
             page=page,
             local_dir=local_dir,
             attempt=p.attempt,
+            memory_dir=self.settings.memory_dir,
+            dump_dir=self.settings.dump_dir,
+            run=self.orders.run if self.orders is not None else "",
             step=max([step, *others, 0]),
             injections=[i for i in self.injections if i.rank == p.rank and not p.spare],
             retry_on=list(self.settings.retry_on),
@@ -478,12 +502,14 @@ class AgentLogic:
             kept=self.keeper.steps(),
             ranks=ranks,
             record=self.record,
-            stopping=self.stopping,
+            stopping=self.stopping or self.leaving,
             now=now,
+            parts=list(self.saving.parts),
         )
 
     def _rank_facts(self, p: Process) -> RankFacts:
         r = p.report
+        whole, local = self._memory_steps(p.rank)
         stage = Stage(r.stage) if r is not None else Stage.STARTING
         if not p.alive:
             stage = Stage.EXITED
@@ -503,6 +529,12 @@ class AgentLogic:
             resumed=r.resumed if r else False,
             serve=r.serve if r else "",
             between=r.between if r else 0,
+            loadable=tuple(r.loadable) if r else (),
+            partly=tuple(r.partly) if r else (),
+            memory=whole,
+            kept=local,
+            disk=self.saving.published,
+            save_error=self.saving.error,
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

@@ -33,6 +33,18 @@ class Places:
         """A process's status page, and the directory of its rank's local state."""
         return str(self.run_dir / f"process{p.number}.page"), str(self.run_dir / f"rank{p.rank}.{p.attempt}")
 
+    @property
+    def memory_dir(self) -> Path:
+        return self.run_dir / "memory"
+
+    def slot(self, p: Process, step: int) -> tuple[Path, int]:
+        """Where the local state of `step` of a process's rank is, and the last step that the rank had begun."""
+        local_dir = Path(self.of(p)[1])
+        begun = -1
+        with contextlib.suppress(OSError, struct.error):
+            (begun,) = struct.unpack("<q", (local_dir / "position").read_bytes()[:8])
+        return local_dir / f"slot{step % 2}", begun
+
     def logs(self, p: Process) -> tuple[Path, Path]:
         out, err = (self.log_dir / f"rank{p.rank}.{p.number:03d}.{n}.log" for n in ("stdout", "stderr"))
         return out, err

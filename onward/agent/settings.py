@@ -55,6 +55,7 @@ class RunSettings:
     join_timeout_s: float  # how long the job may wait for its nodes at the start
     grace_s: float  # between SIGTERM and SIGKILL
     signals: tuple[str, ...]  # signals that end the job in order
+    dump_dir: Path | None  # where a dump goes when the script names no directory; None: beside the logs
     log_dir: Path | None  # where the logs of the ranks go; None: the launcher chooses
     redirects: Mapping[int, Streams]  # by local rank: streams that go to the log only
     tee: Mapping[int, Streams]  # by local rank: streams that go to the log and to the screen

@@ -106,6 +106,7 @@ _OWN = (
         alias="shutdown-timeout",  # torchrun's name for it
         env=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
     ),
+    _Flag("dump-dir", "Checkpoints of a script that names no directory: dumps go there, and are loaded.", "DIR"),
     _Flag("chaos", "Inject a fault, such as rank=2,step=50,kind=kill, or a YAML file. Repeatable.", "SPEC"),
     _Flag("job-name", "Name in messages and directories (default: the rdzv id).", "NAME", alias="job-id"),
     _Flag("standby", "This node only takes the place of a lost one."),
@@ -198,6 +199,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         join_timeout_s=line.seconds("join-timeout", 600.0, zero_allowed=False),
         grace_s=line.seconds("grace", 10.0),
         signals=line.convert("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", _signals, ()),
+        dump_dir=line.convert("dump-dir", None, _writable_dir, None),
         log_dir=line.convert("log-dir", None, _writable_dir, None),
         redirects=line.convert("redirects", "0", lambda text: _streams(text, nproc), {}),
         tee=line.convert("tee", "0", lambda text: _streams(text, nproc), {}),
@@ -528,7 +530,7 @@ def _writable_dir(text: str) -> Path:
             return Path(text)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UsageError(f"cannot write logs there ({reason}); give a directory that can be made and written")
+        raise UsageError(f"cannot write there ({reason}); give a directory that can be made and written")
 
 
 def _readable_file(text: str) -> Path:

@@ -18,6 +18,7 @@ class Part(str, Enum):
     KEEP = "keep"
     UNDO = "undo"
     RECEIVE = "receive"
+    LOAD = "load"  # from a checkpoint, or from the copy in its node's memory
 
 
 @dataclass(frozen=True)

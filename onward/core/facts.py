@@ -16,6 +16,7 @@ class Stage(str, Enum):
 
     STARTING = "starting"  # the process exists; the library has not spoken yet
     SETUP = "setup"  # `onward.init()` was called and waits for its first generation
+    READY = "ready"  # script run up to its first step; `loadable` says what it could begin from
     PARKED = "parked"  # a replacement or spare: script run up to its first step, waits to be given state
     PAUSED = "paused"  # interrupted, at the fence; `step`, `clean` and `undo` say what it holds
     FORMED = "formed"  # groups of `generation` are built and state is in place
@@ -86,6 +87,12 @@ class RankFacts:
     resumed: bool = False  # has committed a step in `generation`
     serve: str = ""  # where it serves its state
     between: int = 0  # collectives it has run since its last commit, outside steps
+    loadable: tuple[int, ...] = ()  # steps it could begin from, by checkpoints or by the copies in memory
+    partly: tuple[int, ...] = ()  # steps of which it has its local state only
+    kept: tuple[int, ...] = ()  # steps of which its node holds this rank's local state in memory
+    memory: tuple[int, ...] = ()  # steps of which its node holds a complete copy in memory, this rank's part included
+    disk: tuple[int, ...] = ()  # checkpoints that its node has published in this run
+    save_error: str = ""  # why what was to be saved could not be written
     exit_code: int | None = None  # negative: killed by that signal
     fault: FaultReport | None = None  # reported by the rank or by its agent
     progress: Progress = field(default_factory=Progress)

@@ -45,6 +45,7 @@ class Outlook:
     here: tuple[Member, ...] = ()  # connected, in the order in which they came
     following: frozenset[str] = frozenset()  # have taken the orders of this term and generation
     gone: frozenset[str] = frozenset()  # dead by the word of somebody who must know
+    stopping: bool = False  # somebody wants the whole job to end
     in_seat: bool = True  # the manager is the one of the last generation, so its own vote counts
 
 

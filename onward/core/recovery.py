@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from onward.core.agreement import Agreement, Copy, NoAgreement, agree
+from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
+from onward.core.checkpoints import choose_start
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident, describe
 from onward.core.membership import ALONE, Member, Outlook, Places, fill, vote
@@ -20,6 +21,8 @@ from onward.core.policy import Policy
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
 EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
+RELOAD = "reload"  # not a policy that users name: `exit`, but from a copy that survived, in memory
+STOP = "stop"
 
 
 class Phase(str, Enum):
@@ -27,11 +30,13 @@ class Phase(str, Enum):
 
     STARTING = "Starting"
     PAUSING = "Pausing"
+    SAVING = "Saving"
     FORMING = "Forming"
     RUNNING = "Running"
     FINISHING = "Finishing"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    STOPPED = "Stopped"
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Limits:
     reschedule_s: float = 270.0  # for a node to take the place of a lost one
     quorum_s: float = 1800.0  # for those to speak up without whom nothing may be decided
     form_s: float = 15.0  # for groups and state
+    save_s: float = 600.0  # for a surviving copy to be written
     start_s: float = 1800.0  # for a rank that the others wait for before their first step; torch's own default
     max_restarts: int = 32767
     steps_s: float = 0.0  # measured: how long a rank may legally take to reach the fence
@@ -71,6 +77,7 @@ class Job:
     places: Places = ()  # by node; a vacant one waits for an agent
     voters: tuple[Member, ...] = ()  # the agents of the last generation that formed
     seat: str = ""  # where the manager is
+    run: str = ""  # names this run of the job, among all that write to one directory
     waiting: str = ""  # what the job waits for, if it is not for its own processes
     incarnations: tuple[int, ...] = ()  # wanted, by rank
     attempt: int = 0  # restarts of the whole job
@@ -78,6 +85,8 @@ class Job:
     restarts_used: int = 0
     moved: int = 0  # processes started elsewhere because their node was lost: not restarts of a container
     agreement: Agreement | None = None
+    begun: bool = False  # it has been decided from where the first step begins
+    ending: str = ""  # all ranks are to end, after a surviving copy is kept: dump, reload or stop
     between: bool = False  # some rank stands in a collective between steps, or has run some since its last commit
     incident: Incident | None = None
     incidents: int = 0
@@ -113,7 +122,8 @@ def node_of(job: Job, rank: int) -> int:
 
 def age(job: Job) -> tuple[int, ...]:
     """Larger for the newer of two records of one job. Within a generation the phases follow each other in order."""
-    return (job.term, job.generation, job.attempt, job.incidents, job.restarts_used, tuple(Phase).index(job.phase))
+    phase = (tuple(Phase).index(job.phase), job.begun, bool(job.ending), job.ending == STOP)
+    return (job.term, job.generation, job.attempt, job.incidents, job.restarts_used, *phase)
 
 
 def resumed(job: Job, now: float) -> Job:
@@ -124,7 +134,8 @@ def resumed(job: Job, now: float) -> Job:
     waits = {
         Phase.STARTING: job.limits.start_s,
         Phase.PAUSING: job.limits.pause_s + job.limits.steps_s,
-        Phase.FORMING: job.limits.form_s,
+        Phase.SAVING: job.limits.save_s,
+        Phase.FORMING: _forming_s(job),
     }
     deadline = now + waits.get(job.phase, 0.0) if job.deadline is not None else None
     incident = job.incident.rebased(now) if job.incident is not None else None
@@ -133,6 +144,15 @@ def resumed(job: Job, now: float) -> Job:
 
 def _mend_s(job: Job) -> float:
     return job.limits.reschedule_s if None in job.places else job.limits.mend_s
+
+
+def _forming_s(job: Job) -> float:
+    """Who loads also rehearses, as a replacement does before it parks: that takes steps, not moments."""
+    return job.limits.mend_s if _is_load(job) else job.limits.form_s
+
+
+def _is_load(job: Job) -> bool:
+    return job.agreement is not None and Part.LOAD in job.agreement.parts.values()
 
 
 def advance(job: Job, facts: Facts, now: float, outlook: Outlook = ALONE) -> Decision:
@@ -153,10 +173,12 @@ def advance(job: Job, facts: Facts, now: float, outlook: Outlook = ALONE) -> Dec
 
 
 def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
-    if job.phase in (Phase.SUCCEEDED, Phase.FAILED):
+    if job.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED):
         return Decision(job)
     if _all(job, facts, lambda f: f.stage is Stage.EXITED and f.exit_code == 0):
         return _succeed(job, now)
+    if outlook.stopping and job.ending != STOP:
+        return _stop(job, now)
     faults = new_faults(job, facts)
     if faults:
         return _on_faults(job, facts, faults, now)
@@ -190,7 +212,9 @@ def _follow(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         case Phase.STARTING:
             return _starting(job, facts, now, outlook)
         case Phase.PAUSING:
-            return _pausing(job, facts, now, outlook)
+            return _gather(job, facts, now) if job.ending else _pausing(job, facts, now, outlook)
+        case Phase.SAVING:
+            return _saving(job, facts, now)
         case Phase.FORMING:
             return _forming(job, facts, now)
         case _:
@@ -211,7 +235,10 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
     """Faults of current incarnations that nobody has acted on yet."""
     found = []
     handled = set(job.handled)
+    known = _condemned(job) if job.ending else set()  # nobody is replaced any more, so they stay what they are
     for rank, f in sorted(current(job, facts).items()):
+        if rank in known:
+            continue
         if f.fault is not None and (rank, f.incarnation, f.fault.at) not in handled:
             found.append(f.fault)
         elif (
@@ -278,7 +305,32 @@ def _running(job: Job, facts: Facts, now: float) -> Decision:
     settled = all((f.resumed and f.generation == job.generation) or f.stage in done for f in here.values())
     if job.incident is not None and len(here) == job.world_size and settled:
         return Decision(_close(job, now), (), _was(job, now))
-    return Decision(job)
+    if job.begun:
+        return Decision(job)
+    if any(f.resumed and f.generation == job.generation for f in here.values()):
+        return Decision(replace(job, begun=True))  # decided by a manager whose word is lost
+    ready = _all(job, facts, lambda f: f.stage is Stage.READY and f.generation == job.generation)
+    return _begin(job, facts, now) if ready else Decision(job)
+
+
+def _begin(job: Job, facts: Facts, now: float) -> Decision:
+    """Every rank stands before its first step: begin, or load what all of them can load."""
+    here = current(job, facts)
+    step, why = choose_start({r: f.loadable for r, f in here.items()}, {r: f.partly for r, f in here.items()})
+    if step < 0:
+        return Decision(replace(job, begun=True), (why,) if why else ())
+    parts = {r: Part.LOAD if step in f.loadable else Part.RECEIVE for r, f in sorted(here.items())}
+    agreement = Agreement(step, parts, tuple(r for r, part in parts.items() if part is Part.LOAD), why)
+    new = replace(
+        job,
+        phase=Phase.FORMING,
+        generation=job.generation + 1,
+        begun=True,
+        agreement=agreement,
+        between=False,
+        incident=job.incident.decided(job.incident.policy, why) if job.incident else None,
+    )
+    return Decision(replace(new, deadline=now + _forming_s(new)), (why,))
 
 
 def _was(job: Job, now: float) -> tuple[Incident, ...]:
@@ -310,7 +362,7 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     stuck = [f for f in here.values() if f.stage is Stage.PAUSED and f.scope is Scope.SETUP]
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
-        return _restart(job, now, why)
+        return _climb(job, now, why)
     outcome = agree([_copy(f) for f in here.values()])
     if isinstance(outcome, NoAgreement):
         return _restart(job, now, outcome.why)
@@ -360,6 +412,8 @@ def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: flo
     job = _remember(job, faults)
     job = _vacate(_open(job, faults, facts, now), faults, now)
     hopeless = _nothing_to_redo(job)
+    if job.ending:
+        return Decision(job)  # who is dead counts by what it had published
     if hopeless:
         return _restart(job, now, hopeless)
     assert job.incident is not None
@@ -368,7 +422,7 @@ def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: flo
         return _fail(job, now, culprit, "the same error came back at the same step: this is an error in the script")
     repeated = _repeated(job, faults)
     if repeated is not None:
-        return _restart(job, now, f"rank {repeated.rank} {describe(repeated)} {IDENTICAL_LIMIT} times with no progress")
+        return _climb(job, now, f"rank {repeated.rank} {describe(repeated)} {IDENTICAL_LIMIT} times with no progress")
     return _pause(job, facts, now)
 
 
@@ -389,6 +443,10 @@ def _nothing_to_redo(job: Job) -> str:
             return "the failed script does not use the library, or had not begun"
         case Phase.FORMING if job.agreement is None:
             return "the first group was still forming, so there is no step to redo"
+        case Phase.FORMING if _is_load(job):
+            return "the state was still being loaded"
+        case Phase.RUNNING if not job.begun:
+            return "the first step had not begun, so there is no step to redo"
     return ""
 
 
@@ -449,7 +507,7 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     lost = sorted(r for r in dead if job.places and job.places[node_of(job, r)] is None)
     policy, why = _choose(job, tuple(dead), tuple(lost))
     if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER):
-        return _restart(job, now, why)
+        return _climb(job, now, why)
     incarnations = tuple(i + 1 if r in dead else i for r, i in enumerate(job.incarnations))
     already = job.phase is Phase.PAUSING  # a fault during the pause changes who is replaced, not the generation
     new = replace(
@@ -511,7 +569,9 @@ def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
             why = f"rank {_list(late)} did not start within {job.limits.start_s:g} s of the others"
             return _restart(_open(_remember(job, faults), faults, facts, now), now, why)
         case Phase.PAUSING:
-            return _pause_is_late(job, facts, now)
+            return _gather(job, facts, now, late=True) if job.ending else _pause_is_late(job, facts, now)
+        case Phase.SAVING:
+            return _not_saved(job, now, f"it took longer than {job.limits.save_s:g} s")
         case Phase.FORMING:
             late = [r for r in range(job.world_size) if r not in here or not _ready(here[r], job.generation)]
             return _on_faults(job, facts, _form_is_late(job, here, late), now)
@@ -547,8 +607,8 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     if None in job.places:
         vacant = [i for i, m in enumerate(job.places) if m is None]
         why = f"no node took the place of node {_list(vacant)} within {job.limits.reschedule_s:g} s"
-        return _restart(job, now, why)
-    return _restart(job, now, f"the replacement of rank {_list(coming)} did not come up in {job.limits.mend_s:g} s")
+        return _climb(job, now, why)
+    return _climb(job, now, f"the replacement of rank {_list(coming)} did not come up in {job.limits.mend_s:g} s")
 
 
 def _late(job: Job, here: Facts, ranks: list[int], kind: str, text: str) -> tuple[FaultReport, ...]:
@@ -564,6 +624,131 @@ def _list(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
+# ---------------------------------------------------------------------------------------------------- keeping a copy
+
+
+def _climb(job: Job, now: float, why: str) -> Decision:
+    """Nothing cheaper can cure this. Keep a copy that survives, where that is allowed, and start everybody again."""
+    ending = _ending(job)
+    if not ending:
+        return _restart(job, now, why)
+    assert job.incident is not None
+    what = "saving a surviving copy" if ending == Policy.DUMP.value else "keeping a surviving copy in memory"
+    text = f"{why}; {what}"
+    new = _fenced(replace(job, ending=ending, incident=job.incident.decided(ending, text)), now)
+    return Decision(new, (text,))
+
+
+def _ending(job: Job) -> str:
+    if job.ending or not job.library or not job.begun:
+        return ""
+    if Policy.DUMP in job.policies:
+        return Policy.DUMP.value
+    in_place = Policy.RETRY in job.policies or Policy.RECOVER_IN_PLACE in job.policies
+    return RELOAD if in_place and not _verdict(job) else ""
+
+
+def _fenced(job: Job, now: float) -> Job:
+    """Everybody who lives goes to the fence. During a pause they are on their way already."""
+    return replace(
+        job,
+        phase=Phase.PAUSING,
+        generation=job.generation + (job.phase is not Phase.PAUSING),
+        agreement=None,
+        deadline=now + job.limits.pause_s + job.limits.steps_s,
+    )
+
+
+def _stop(job: Job, now: float) -> Decision:
+    """The job is to end. Where a copy may be kept for the next start, it is."""
+    if job.phase is Phase.SAVING:
+        return Decision(replace(job, ending=STOP), ("the job ends when the copy is written",))
+    held = job.phase in (Phase.PAUSING, Phase.RUNNING) or (job.phase is Phase.FORMING and not _is_load(job))
+    if Policy.DUMP in job.policies and job.library and job.begun and held:
+        return Decision(_fenced(replace(job, ending=STOP), now), ("the job is to end; saving the last committed step",))
+    return Decision(replace(job, phase=Phase.STOPPED, ending=STOP, deadline=None, reason="stopped"))
+
+
+def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
+    """Once the living stand at the fence, agree on the step to keep. The dead count by what they had published."""
+    here = current(job, facts)
+    condemned = _condemned(job)
+    standing = {r: f for r, f in here.items() if f.stage is Stage.PAUSED and f.generation == job.generation}
+    begun = (Stage.FORMED, Stage.TRAINING, Stage.DONE, Stage.PAUSED)
+    coming = [r for r, f in here.items() if r not in standing and r not in condemned and f.stage in begun]
+    if coming and not late:
+        return Decision(job)
+    able = {r: f for r, f in standing.items() if f.scope is not Scope.SETUP}
+    copies = [
+        _copy(able[r]) if r in able else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
+        for r in range(job.world_size)
+    ]
+    outcome = agree(copies)
+    if isinstance(outcome, NoAgreement):
+        return _not_saved(job, now, outcome.why)
+    why = f"saving step {outcome.step}" if job.ending != RELOAD else f"keeping step {outcome.step} in memory"
+    incident = job.incident.marked("pause", now).decided(job.incident.policy, why) if job.incident else None
+    new = replace(
+        job,
+        phase=Phase.SAVING,
+        agreement=outcome,
+        between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in able.values()),
+        incident=incident,
+        deadline=now + job.limits.save_s,
+    )
+    return Decision(new, (why,))
+
+
+def _condemned(job: Job) -> set[int]:
+    """Ranks that are dead, or taken for dead."""
+    faults = job.incident.faults if job.incident is not None else ()
+    return {f.rank for f in faults if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
+
+
+def savers(job: Job, facts: Facts) -> dict[int, int]:
+    """Which rank of each node copies the shared state: node -> rank. Only those who stand at the fence with it can."""
+    assert job.agreement is not None
+    chosen: dict[int, int] = {}
+    for rank in sorted(job.agreement.sources):
+        f = current(job, facts).get(rank)
+        if f is not None and f.stage is Stage.PAUSED and f.generation == job.generation:
+            chosen.setdefault(f.node, rank)
+    return chosen
+
+
+def _saving(job: Job, facts: Facts, now: float) -> Decision:
+    assert job.agreement is not None
+    step, everybody = job.agreement.step, [facts[r] for r in range(job.world_size) if r in facts]
+    from_nodes = savers(job, facts)
+    in_memory = (
+        len(everybody) == job.world_size
+        and any(step in f.memory for f in everybody)
+        and all(step in f.kept and (step in f.memory or f.node not in from_nodes) for f in everybody)
+    )
+    if in_memory if job.ending == RELOAD else any(step in f.disk for f in everybody):
+        where = "is in memory" if job.ending == RELOAD else "is saved"
+        if job.ending == STOP:
+            return _stopped(job, f"stopped; step {step} {where}")
+        return _restart(job, now, f"step {step} {where}", job.ending)
+    failed = next((f.save_error for f in everybody if f.save_error), "")
+    if failed:
+        return _not_saved(job, now, failed)
+    if not from_nodes and not any(step in f.memory for f in everybody):
+        return _not_saved(job, now, "no rank is left that holds the state")
+    return Decision(job)
+
+
+def _not_saved(job: Job, now: float, why: str) -> Decision:
+    """The next rung."""
+    if job.ending == STOP:
+        return _stopped(job, f"stopped; nothing was saved: {why}")
+    return _restart(job, now, f"no copy could be kept: {why}")
+
+
+def _stopped(job: Job, why: str) -> Decision:
+    return Decision(replace(job, phase=Phase.STOPPED, deadline=None, reason=why), (why,))
+
+
 # ---------------------------------------------------------------------------------------------------- ends
 
 
@@ -571,17 +756,13 @@ def _root(job: Job) -> FaultReport | None:
     return job.incident.root_cause if job.incident is not None else None
 
 
-def _restart(job: Job, now: float, why: str) -> Decision:
-    """The last rung: every rank starts again, within the budget."""
+def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> Decision:
+    """The last rung: every rank starts again, within the budget, and loads the newest copy there is."""
     assert job.incident is not None
-    root = job.incident.root_cause
-    if job.restarts_used >= job.limits.max_restarts:
-        return _fail(job, now, root, f"{why}; the limit of {job.limits.max_restarts} restarts is used up")
-    worst = max(job.incident.faults, key=lambda f: _count(job, f))
-    if _count(job, worst) >= IDENTICAL_LIMIT:
-        return _fail(job, now, worst, f"the same failure {IDENTICAL_LIMIT} times with no progress")
-    skipped = "; dump needs checkpoints, which this version does not write" if Policy.DUMP in job.policies else ""
-    text = f"{why}{skipped}; restarting all {job.world_size} ranks"
+    verdict = _verdict(job)
+    if verdict:
+        return _fail(job, now, verdict[0], f"{why}; {verdict[1]}" if verdict[2] else verdict[1])
+    text = f"{why}; restarting all {job.world_size} ranks"
     new = replace(
         job,
         phase=Phase.STARTING,
@@ -589,14 +770,27 @@ def _restart(job: Job, now: float, why: str) -> Decision:
         incarnations=tuple(i + 1 for i in job.incarnations),
         attempt=job.attempt + 1,
         restarts_used=job.restarts_used + 1,
+        begun=False,
+        ending="",
         agreement=None,
         deadline=None,
         waiting=job.waiting if None in job.places else "",
-        incident=job.incident.decided(Policy.EXIT.value, text).marked("pause", now),
+        incident=job.incident.decided(policy, text).marked("pause", now),
         retries_at=(-1, 0),
-        progress_step=-1,
+        progress_step=max(job.progress_step, job.incident.step),
     )
     return Decision(new, (text,))
+
+
+def _verdict(job: Job) -> tuple[FaultReport, str, bool] | None:
+    """Why the job must not be started again: whom it is down to, a sentence, and whether it goes with others."""
+    assert job.incident is not None
+    if job.restarts_used >= job.limits.max_restarts:
+        return job.incident.root_cause, f"the limit of {job.limits.max_restarts} restarts is used up", True
+    worst = max(job.incident.faults, key=lambda f: _count(job, f))
+    if _count(job, worst) >= IDENTICAL_LIMIT:
+        return worst, f"the same failure {IDENTICAL_LIMIT} times with no progress", False
+    return None
 
 
 def _fail(job: Job, now: float, root: FaultReport | None, why: str) -> Decision:

@@ -10,18 +10,31 @@ import msgspec
 
 from onward.core import health
 from onward.core.agreement import Part
+from onward.core.checkpoints import Grant, SavePart, publishable
 from onward.core.facts import FaultReport, Progress, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.membership import Member, Outlook, fill, index_of, vote
 from onward.core.policy import Policy
-from onward.core.recovery import Job, Limits, Phase, advance, age, current, new_job, node_of, resumed
-from onward.wire.messages import AgentFacts, Beat, CaptureStacks, Form, IncidentNote, Note, Orders, RankOrder, Want
+from onward.core.recovery import RELOAD, Job, Limits, Phase, advance, age, current, new_job, node_of, resumed, savers
+from onward.wire.messages import (
+    AgentFacts,
+    Beat,
+    CaptureStacks,
+    Form,
+    IncidentNote,
+    Note,
+    Orders,
+    RankOrder,
+    Save,
+    Want,
+)
 
 CONFIRM_S = 0.15  # agents read pages now and then: nobody is blamed for what one look at them shows
 ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew
 FRESH_S = 0.5  # facts older than this are no evidence against anybody
 RESEND_S = 0.2  # orders that an agent does not show to have are sent again
 OFFICE_S = 1.5  # a majority is enough to take office when the others have not come after so long
+LEAVE_S = 1.0  # when all nodes of a job are told to end, the last hears of it within so long
 BEAT_S = 1.0  # agents that hear nothing for some of these look for another manager
 _FORMED = (Phase.FORMING, Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED)
 _encoder = msgspec.msgpack.Encoder()
@@ -74,6 +87,9 @@ class ManagerLogic:
         self._beat_at = 0.0
         self._first_at: float | None = None
         self._thought_at: float | None = None
+        self._grant: Grant | None = None
+        self._savers: dict[int, int] = {}
+        self._leaving_since: dict[str, float] = {}
         self.changed_job = False
 
     # ------------------------------------------------------------------------------------------ facts in
@@ -102,6 +118,8 @@ class ManagerLogic:
         self._latest[me] = message
         if self._first_at is None:
             self._first_at = now
+        if message.stopping:
+            self._leaving_since.setdefault(me, now)
         if self.job is None:
             self._terms.append(message.term)
             if message.record and message.record not in self._records:
@@ -185,7 +203,8 @@ class ManagerLogic:
             self.waiting = f"{missing} of {s.nodes} nodes"
             return
         self.waiting = ""
-        self.job = replace(new_job(s.world_size, s.policies, s.limits, places), term=term, seat=s.seat)
+        job = new_job(s.world_size, s.policies, s.limits, places)
+        self.job = replace(job, term=term, seat=s.seat, run=s.seat[:8])
 
     def _here(self) -> tuple[Member, ...]:
         """Agents that could hold a place."""
@@ -235,6 +254,11 @@ class ManagerLogic:
             }
             self._version += 1
             self.changed_job = True
+            self._grant, self._savers = self._about_checkpoints()
+            self._send_orders(sorted(self._seen), now)
+        elif self._about_checkpoints() != (self._grant, self._savers):
+            self._grant, self._savers = self._about_checkpoints()
+            self._version += 1
             self._send_orders(sorted(self._seen), now)
         elif now - self._beat_at >= BEAT_S:
             self._beat_at = now
@@ -257,8 +281,23 @@ class ManagerLogic:
         ]
         gone = self._gone | {m.id for m in job.voters if self._presumed_dead(m, now)}
         return Outlook(
-            deaf=self._deaf(now), here=self._here(), following=frozenset(following), gone=frozenset(gone)
+            deaf=self._deaf(now),
+            here=self._here(),
+            following=frozenset(following),
+            gone=frozenset(gone),
+            stopping=self._all_leave(),
         )
+
+    def _all_leave(self) -> bool:
+        """One node that is told to end leaves the job to the others; when all are, the job is to end."""
+        assert self.job is not None
+        placed = [m.id for m in self.job.places if m is not None and m.id in self._latest]
+        return bool(placed) and all(self._latest[agent].stopping for agent in placed)
+
+    def _parts(self, job: Job) -> dict[int, list[SavePart]]:
+        """What each node has written of checkpoints."""
+        placed = [(i, m.id) for i, m in enumerate(job.places) if m is not None and m.id in self._latest]
+        return {node: self._latest[agent].parts for node, agent in placed}
 
     def _presumed_dead(self, m: Member, now: float) -> bool:
         limit = self.settings.fail_stop_s
@@ -266,6 +305,15 @@ class ManagerLogic:
 
     def _silence(self, m: Member, now: float) -> float:
         return now - self._heard_at.get(m.id, now)
+
+    def _about_checkpoints(self) -> tuple[Grant | None, dict[int, int]]:
+        """What may be published now, and which ranks are to copy their state: these follow from facts alone."""
+        job = self.job
+        assert job is not None
+        if job.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED, Phase.SAVING):
+            return None, {}
+        grant = publishable(self._parts(job), job.generation, self.settings.nodes)
+        return grant, savers(job, self.facts) if job.phase is Phase.SAVING else {}
 
     def _deaf(self, now: float) -> bool:
         assert self.job is not None
@@ -286,13 +334,16 @@ class ManagerLogic:
                 if old.incarnation == number and old.exit_code == 0:
                     continue  # its rank had ended well: nothing of it is lost
                 fault = FaultReport("node", rank, number, step=old.progress.step, text=text, at=now)
-                self.facts[rank] = replace(old, incarnation=number, stage=Stage.EXITED, fault=fault)
+                self.facts[rank] = replace(
+                    old, incarnation=number, stage=Stage.EXITED, fault=fault, local_steps=(), memory=(), kept=()
+                )
 
     def _why_lost(self, m: Member, now: float) -> str:
         latest = self._latest.get(m.id)
         if m.id in self._gone:
             return "its process is gone"
-        if latest is not None and latest.stopping and not any(f.alive for f in latest.ranks):
+        leaving = latest is not None and latest.stopping and not self._all_leave()
+        if leaving and now - self._leaving_since.get(m.id, now) > LEAVE_S:
             return "it was told to leave"
         silent = self._silence(m, now)
         if silent > self.settings.node_timeout_s and self.settings.nodes > 1:
@@ -351,20 +402,21 @@ class ManagerLogic:
             self._going, self._going_since = (job.phase, job.generation), now
         if self._deaf(now):
             return None
-        stages = (Stage.FORMED, Stage.TRAINING, Stage.DONE)
+        stages = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE)
         members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}
         if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < job.world_size:
             return None
         if any(f.generation != job.generation for f in members.values()):
             return None
-        if job.phase is Phase.RUNNING and all(f.stage is Stage.DONE for f in members.values()):
+        waits = (Stage.DONE, Stage.READY)  # for the others, and when all are there for us
+        if job.phase is Phase.RUNNING and all(f.stage in waits for f in members.values()):
             return None
         progress = {
             r: f.progress if f.alive else Progress(step=f.progress.step, idle_s=now) for r, f in members.items()
         }
         if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
             last = max(p.launched for p in progress.values())
-            done = [r for r, f in members.items() if f.stage is Stage.DONE]
+            done = [r for r, f in members.items() if f.stage in waits]
             progress |= {r: replace(progress[r], gate=True, section=False, launched=last) for r in done}
             progress |= {r: replace(progress[r], section=False) for r, f in members.items() if f.stage is Stage.FORMED}
         if not all(f.alive for f in members.values()):  # slowness may be legal, but who is gone does not come back
@@ -419,7 +471,7 @@ class ManagerLogic:
         assert job is not None
         node = index_of(job.places, agent)
         ranks = [r for r in range(job.world_size) if node_of(job, r) == node] if node >= 0 else []
-        exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1}.get(job.phase)
+        exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}.get(job.phase)
         first = next((m for m in job.places if m is not None), None)
         return Orders(
             term=job.term,
@@ -429,11 +481,14 @@ class ManagerLogic:
             ranks=[self._rank_order(job, r) for r in ranks],
             node=node,
             world_size=job.world_size,
+            run=job.run,
             attempt=job.attempt,
             phase=job.phase.value,
             exit_code=exit_code,
             reason=job.reason,
             root_cause=job.root_cause,
+            save=self._save(job),
+            publish=self._grant if self._grant is not None and self._grant.node == node else None,
             job=self.record(),
             kept_at={r: at for r in ranks if (at := self._kept_at(job, r))} if job.phase is Phase.PAUSING else {},
             store=first.peer if first is not None and job.phase in _FORMED else "",
@@ -442,18 +497,27 @@ class ManagerLogic:
             waiting=job.waiting,
         )
 
+    def _save(self, job: Job) -> Save | None:
+        if job.phase is not Phase.SAVING or job.agreement is None:
+            return None
+        return Save(step=job.agreement.step, disk=job.ending != RELOAD, again=job.between, reason=job.ending)
+
     def _rank_order(self, job: Job, rank: int) -> RankOrder:
         wants: dict[Phase, Want] = {
             Phase.STARTING: "start",
             Phase.RUNNING: "run",
             Phase.PAUSING: "pause",
+            Phase.SAVING: "save",
             Phase.FORMING: "form",
             Phase.FINISHING: "finish",
             Phase.SUCCEEDED: "finish",
             Phase.FAILED: "stop",
+            Phase.STOPPED: "stop",
         }
         want = wants[job.phase]
-        form = self._form(job, rank) if want in ("form", "run") else None
+        if want == "save" and rank not in self._savers.values():
+            want = "pause"  # nothing more is wanted of it
+        form = self._form(job, rank) if want in ("form", "run", "save") else None
         why = job.incident.why[-1] if job.incident is not None and job.incident.why else ""
         return RankOrder(
             rank=rank, incarnation=job.incarnations[rank], generation=job.generation, want=want, form=form, why=why
@@ -482,7 +546,7 @@ class ManagerLogic:
         a = job.agreement
         partner = self._partner(job, rank)
         if a is None:
-            return Form(world_size=job.world_size, partner=partner)
+            return Form(world_size=job.world_size, begin=job.begun, partner=partner)
         part = a.parts[rank]
         receivers = [r for r, p in a.parts.items() if p is Part.RECEIVE]
         givers = [a.sources[i % len(a.sources)] for i in range(len(receivers))]

@@ -15,6 +15,7 @@ from onward.wire.messages import (
     Hello,
     Inject,
     Injection,
+    Plan,
     RankOrder,
     StoreReply,
     StoreRequest,
@@ -139,23 +140,39 @@ class Link:
 
     def ask(self, generation: int, op: str, key: str, timeout_s: float, **fields: object) -> StoreReply:
         """A store operation, answered by whoever keeps the store of `generation`."""
+
+        def request(number: int) -> StoreRequest:
+            return StoreRequest(id=number, generation=generation, op=op, key=key, **fields)  # type: ignore[arg-type]
+
+        return self._ask(request, generation, f"{op} {key} of generation {generation}", timeout_s)
+
+    def propose(self, directory: str, every: int, keep: int, fresh: bool, timeout_s: float) -> str:
+        """Tell the agent where checkpoints are to go; its objection, if it has one."""
+        generation = self.order.generation if self.order is not None else 0
+
+        def request(number: int) -> Plan:
+            return Plan(id=number, dir=directory, every=every, keep=keep, fresh=fresh)
+
+        return self._ask(request, generation, f"the directory {directory}", timeout_s).error
+
+    def _ask(self, request: Callable[[int], object], generation: int, what: str, timeout_s: float) -> StoreReply:
         with self._changed:
             self._next_id += 1
             number = self._next_id
             self._replies[number] = None
         deadline = time.monotonic() + timeout_s
         try:
-            self.send(StoreRequest(id=number, generation=generation, op=op, key=key, **fields))  # type: ignore[arg-type]
+            self.send(request(number))
             with self._changed:
                 while True:
                     reply = self._replies[number]
                     if reply is not None:
                         return reply
                     if self.newer_than(generation):
-                        raise Interrupted(f"generation {generation} was left while waiting for {key}")
+                        raise Interrupted(f"generation {generation} was left while waiting for {what}")
                     left = deadline - time.monotonic()
                     if left <= 0:
-                        raise TimeoutError(f"no answer for {op} {key} of generation {generation} in {timeout_s:g} s")
+                        raise TimeoutError(f"no answer for {what} in {timeout_s:g} s")
                     self._changed.wait(left)
         finally:
             with self._changed:
@@ -164,4 +181,7 @@ class Link:
 
 def _rank_of(order: RankOrder) -> tuple[int, int]:
     """Orders of one generation follow each other in this sequence; an older one never replaces a newer one."""
-    return (order.generation, {"start": 0, "pause": 1, "form": 2, "run": 3, "finish": 4, "stop": 5}[order.want])
+    return (order.generation, _SEQUENCE.index(order.want))
+
+
+_SEQUENCE = ("start", "pause", "save", "form", "run", "finish", "stop")

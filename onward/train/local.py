@@ -154,6 +154,19 @@ class Slot:
         return small, places, _align(at + layout)
 
 
+    def image(self) -> bytes:
+        """The whole slot, as it can be put back elsewhere."""
+        return bytes(self.map)
+
+    def put_image(self, image: bytes) -> None:
+        """Become what another slot was: whole, or nothing."""
+        memoryview(self.map).cast("q")[0] = -1
+        self._reserve(len(image))
+        self.map[8 : len(image)] = image[8:]
+        self._tensors, self._room = (), 0  # the next write lays everything out anew
+        memoryview(self.map).cast("q")[0] = struct.unpack_from("<q", image)[0]
+
+
 class LocalState:
     """Captures, publishes and restores what only this rank knows."""
 
@@ -204,6 +217,11 @@ class LocalState:
         slot.write(step, msgspec.msgpack.encode(small), self._tensors())
         if self.partner.there:
             self.partner.keep(step % 2, step, slot.content())
+
+    def adopt(self, old: int, step: int) -> None:
+        """What was the local state of step `old` is that of `step` now, and in place."""
+        self.restore(old)
+        self.publish(step, self.capture())
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         out = self._protected.buffers()

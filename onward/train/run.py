@@ -21,6 +21,7 @@ from onward.errors import StateError, Unwind, UsageError, WireError
 from onward.log import get_logger
 from onward.train.batches import Batches, batches_over
 from onward.train.between import BetweenSteps
+from onward.train.checkpoint import Checkpoints
 from onward.train.group import Generation, Group, Groups
 from onward.train.injection import Injector
 from onward.train.link import Interrupted, Link
@@ -74,6 +75,7 @@ class Run:
         self._spare = me.spare
         self._scope = Scope.SETUP
         self._begun = False
+        self._holds = False  # the state is one that counts: begun with, loaded or received
         self._resumed = False
         self._rehearsed = False
         self._rehearsing = False
@@ -88,6 +90,9 @@ class Run:
         self._partner = Partner(self._token, me.rank, me.attempt)
         self._local = LocalState(me.local_dir, self._protected, self._partner)
         self._tx = Transaction(self._protected, self._local, self._groups, self._page)
+        self._checkpoints = Checkpoints(link, self._protected, self._local)
+        self._loadable: tuple[int, ...] = ()
+        self._partly: tuple[int, ...] = ()
         self._recorder = Recorder(link, me.log, self._spare)
         self._injector = Injector(link, me.injections, self._groups)
         self._between = BetweenSteps(link, self.rank, self.world_size, self._recover_outside)
@@ -133,6 +138,12 @@ class Run:
         made = batches_over(self, source, **options)
         self._local.cursors.append(made)
         return made
+
+    def checkpoint(self, every: int, dir: Any = "checkpoints", keep: int = 3, resume: bool = True) -> None:
+        """Save the state every so many steps to `dir`, and begin from the newest valid checkpoint that is there."""
+        if self._used_steps:
+            raise UsageError("checkpoint must be called before run.steps()")
+        self._checkpoints.plan(every, dir, keep, resume)
 
     def log(self, loss: float) -> None:
         """Show `loss` to whoever watches the job."""
@@ -233,7 +244,7 @@ class Run:
 
     def _report(self, stage: Stage, generation: int | None = None, fault: FaultReport | None = None) -> None:
         step, clean, undo = self._tx.standing()
-        if self._spare and not self._begun:
+        if not self._holds:
             step, clean, undo = -1, False, False
         self._link.send(
             Report(
@@ -248,6 +259,8 @@ class Run:
                 fault=fault,
                 local_steps=list(self._local.steps()),
                 between=self._between.count,
+                loadable=list(self._loadable),
+                partly=list(self._partly),
             )
         )
 
@@ -271,13 +284,15 @@ class Run:
             yield from self._park(n)
         else:
             self._tx.first_publish()
-        self._begun = True
+            self._begun = True
+            yield from self._begin_or_load(n)
         self._page.set("step", self._tx.step)
         try:
             while True:
                 self._stay_in_loop()
                 if self._pending_fault is not None or self._link.newer_than(self._number()):
                     yield from self._recover(n)
+                self._save_if_due()
                 if self._tx.step >= n:
                     if self._finish():
                         return
@@ -288,6 +303,36 @@ class Run:
                     raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
         finally:
             self._leave_step()
+
+    def _begin_or_load(self, n: int) -> Generator[Step, None, None]:
+        """All ranks meet before their first step, so that they begin from the same one."""
+        self._scope = Scope.SETUP  # nothing is held yet that could be redone
+        self._loadable, self._partly = self._checkpoints.loadable(), self._checkpoints.partly()
+        self._report(Stage.READY)
+        number = self._number()
+        order = self._link.wait_order(
+            lambda o: o.generation > number or (o.want == "run" and o.form is not None and o.form.begin)
+        )
+        assert order is not None
+        if order.generation > number:
+            yield from self._recover(n)
+        self._loadable = self._partly = ()
+        self._stay_in_loop()
+        if not self._holds:
+            self._holds = True
+            self._report(Stage.TRAINING)
+
+    def _save_if_due(self) -> None:
+        """At the top of the loop: the user's code after the last block has been run, so nothing is left out."""
+        step = self._tx.step
+        if step == 1 and not self._prepared:
+            self._prepared = True
+            self._checkpoints.prepare()
+        if self._checkpoints.due(step):
+            self._tx.republish()
+            self._checkpoints.save(step, self._number(), self._tx.learnt)
+
+    _prepared = False
 
     def _leave_step(self) -> None:
         """User code between steps, or after the last: its collectives are run again, not unwound."""
@@ -340,7 +385,9 @@ class Run:
         """
         form = order.form
         assert form is not None
-        if form.part != "receive" or form.step < 1 or self._local.begun >= form.step:
+        restarted = not self._holds and not self._spare
+        begun = self._checkpoints.begun(form.step) if restarted else self._local.begun
+        if form.part not in ("receive", "load") or form.step < 1 or begun >= form.step:
             return self._enter(order)
         self._between.forget()
         ghost = Step(self, form.step - 1, ghost=order)
@@ -353,7 +400,8 @@ class Run:
         self._groups.alone = self._rehearsing = True
         try:
             for _ in range(REHEARSALS):
-                step = Step(self, min(max(self._link.welcome.step, 0), max(n - 1, 0)), rehearsal=True)
+                index = max(self._link.welcome.step, self._form_step, 0)
+                step = Step(self, min(index, max(n - 1, 0)), rehearsal=True)
                 yield step
                 if step.error:
                     log.warning("rank %d: the rehearsal of a step failed (%s)", self.rank, step.error)
@@ -371,11 +419,15 @@ class Run:
             order = self._stand()
             form = order.form
             assert form is not None
-            if form.part == "receive" and form.step >= 1 and not self._layout_settled() and not self._rehearsed:
+            given = form.part in ("receive", "load") and form.step >= 1
+            if given and not self._layout_settled() and not self._rehearsed:
+                self._form_step = form.step
                 yield from self._rehearse(n)
             entered = yield from self._arrive_by_ghost(order)
             if entered:
                 return
+
+    _form_step = 0
 
     def _recover_here(self) -> None:
         """`_recover` where no rehearsal can be needed."""
@@ -398,14 +450,27 @@ class Run:
         while True:
             order = self._link.wait_newer(number)
             self._groups.generation.abort(order.why)
-            if order.want == "pause":
+            if order.want in ("pause", "save"):
                 self._report(Stage.PAUSED, generation=order.generation)
+            if order.want == "pause":
+                order = self._link.wait_change(order)
+            if order.want == "save" and order.form is not None:
+                self._save_here(order.form, order.generation)
                 order = self._link.wait_change(order)
             if order.want == "form" and order.form is not None:
                 return order
             if order.want == "stop":
                 raise SystemExit(1)
             number = max(number, order.generation - 1)
+
+    def _save_here(self, form: Form, generation: int) -> None:
+        """Everybody is about to end, and this rank holds a complete copy: leave it in the node's memory."""
+        if form.part == "undo":
+            self._tx.take_back(form.step)
+        else:
+            self._tx.keep()
+        error = self._checkpoints.copy(form.step, self._local.begun, self._tx.learnt, shared=True)
+        self._link.send(self._checkpoints.copied(form.step, generation, shared=True, error=error))
 
     def _enter(self, order: RankOrder) -> bool:
         """Join the generation of `order` and arrive at its step. False when it has been left again meanwhile."""
@@ -421,12 +486,14 @@ class Run:
             self._page.set("generation", order.generation)
             self._page.set("launched", 0)
             self._arrive(form, order.generation, interrupted)
-            if form.between:
+            if form.between and form.part != "load":
                 self._between.level(order.generation, form.part == "receive" and self._local.begun >= form.step)
             for wrapper in self._protected.wrappers():
                 wrapper._update_process_group(wrapper.process_group)
         except (RuntimeError, StateError, WireError, OSError, TimeoutError, Interrupted) as e:
             self._groups.generation.abort(str(e))
+            if form.part == "load" and isinstance(e, StateError) and not interrupted():
+                raise  # a checkpoint that this script cannot take over: trying again would not help
             if not interrupted():
                 text = f"{type(e).__name__}: could not join generation {order.generation}: {e}"
                 log.info("rank %d: %s", self.rank, text)
@@ -440,7 +507,7 @@ class Run:
         assert after is not None
         if after.generation > order.generation:
             return False
-        self._spare, self._begun, self._resumed = False, True, False
+        self._spare, self._begun, self._holds, self._resumed = False, True, True, False
         self._page.set("step", self._tx.step)
         self._page.touch("progress_ns")
         self._report(Stage.DONE if self._finished else Stage.TRAINING)
@@ -451,6 +518,13 @@ class Run:
         if form.part == "receive":
             tx.clean, tx.undo, tx.open = False, False, False
             manifest = fetch(form.source, self._token, generation, self._protected, interrupted, 60.0)
+            if not self._holds and not self._spare:
+                self._checkpoints.load_local(form.step)
+            tx.moved_to(form.step)
+            tx.learn_from(manifest.last_sync)
+        elif form.part == "load":
+            tx.clean, tx.undo, tx.open = False, False, False
+            manifest = self._checkpoints.load(form.step)
             tx.moved_to(form.step)
             tx.learn_from(manifest.last_sync)
         elif form.part == "undo":

@@ -74,15 +74,20 @@ class Transaction:
         self.open, self.clean, self.undo = True, True, False
         self._had_grads = self._protected.has_grads()
         self._protected.begin()
-        now = self._local.capture()
-        if self._at_commit is not None and not same(now, self._at_commit):
-            self._local.publish(self.step, now)  # something was drawn between the steps: this step begins from here
+        self.republish()
         self._careful = not self.light_at
         if self._careful and self.broke_shape == "early":
             self._copy()
         self._page.touch("progress_ns")
         self.own_ns = time.thread_time_ns() - start
         return outside
+
+    def republish(self) -> None:
+        """Between steps something may have been drawn: the next one begins from here, not from the last commit."""
+        now = self._local.capture()
+        if self._at_commit is not None and not same(now, self._at_commit):
+            self._local.publish(self.step, now)
+            self._at_commit = now
 
     def _copy(self) -> None:
         if not self._copied:

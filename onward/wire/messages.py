@@ -12,12 +12,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from onward.core.checkpoints import Grant, SavePart
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident
 from onward.core.membership import Member
 from onward.wire.view import Fired, JobView
 
-Want = Literal["start", "form", "run", "pause", "finish", "stop"]
+Want = Literal["start", "form", "run", "pause", "save", "finish", "stop"]
 # A string in Python, but refused when it is decoded unless it is one of the words.
 StageWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Stage)})\\Z")]
 ScopeWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Scope)})\\Z")]
@@ -42,11 +43,12 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
     world_size: int
     step: int = -1  # agreed step; -1: a first start, nothing to agree on
-    part: Literal["fresh", "keep", "undo", "receive"] = "fresh"
+    part: Literal["fresh", "keep", "undo", "receive", "load"] = "fresh"
     source: str = ""  # where the state is served, for `receive`
     serves: int = 0  # how many receivers will ask this rank for state
     between: bool = False  # some rank is in a collective between steps: compare how far everybody is
     partner: str = ""  # the agent on another node that keeps a copy of this rank's local state
+    begin: bool = False  # nothing is to be loaded: the first step may begin
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -60,6 +62,15 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str = ""
 
 
+class Save(msgspec.Struct, frozen=True, kw_only=True):
+    """All ranks stand at the fence, or are dead: keep this step, so that everybody can be started from it."""
+
+    step: int
+    disk: bool  # as a checkpoint; else in memory only
+    again: bool  # the code after the last block is to be run again by every rank
+    reason: str
+
+
 class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that the manager wants of one agent."""
 
@@ -70,11 +81,14 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seat: str = ""  # of the manager: an agent follows one manager in a term
     node: int = -1  # the place of this agent, -1: it stands by
     world_size: int = 0
+    run: str = ""  # names this run of the job, among all that write to one directory
     attempt: int = 0
     phase: str = ""
     exit_code: int | None = None
     reason: str = ""
     root_cause: FaultReport | None = None
+    save: Save | None = None
+    publish: Grant | None = None
     job: bytes = b""  # the generation record: what must outlive the manager
     store: str = ""  # the agent that keeps the store of this generation
     kept_at: dict[int, str] = {}  # rank -> the agent that has its local state, where its own node never had it
@@ -98,6 +112,7 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     record: bytes = b""  # the generation record it holds
     stopping: bool = False
     now: float = 0.0
+    parts: list[SavePart] = []  # of checkpoints, written here and not yet published
 
 
 class IncidentNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -209,6 +224,9 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     page: str  # path of the status page
     local_dir: str  # where the rank's local state is kept safe
     attempt: int = 0
+    memory_dir: str = ""  # where copies of the state outlive the process
+    dump_dir: str = ""  # where to look for checkpoints when the script names no directory
+    run: str = ""  # names this run of the job, among all that write to one directory
     step: int = 0  # the job's step, for a rehearsal
     injections: list[Injection] = []
     retry_on: list[str] = []
@@ -230,6 +248,28 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     fault: FaultReport | None = None
     local_steps: list[int] = []
     between: int = 0  # collectives since the last commit
+    loadable: list[int] = []
+    partly: list[int] = []
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Where and how often the script wants checkpoints. Answered by a StoreReply, with an error where it cannot be."""
+
+    id: int
+    dir: str
+    every: int
+    keep: Annotated[int, msgspec.Meta(ge=1)]
+    fresh: bool = False  # what earlier runs have left there is not to be loaded
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """This rank's part of a step is in its node's memory."""
+
+    step: int
+    generation: int
+    shared: bool  # the shared state too
+    torch: str = ""
+    error: str = ""  # why there is no copy
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -290,7 +330,7 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     injected: list[int] = []  # the numbers that were given
 
 
-FromRank = Hello | Report | Recorded | StoreRequest | Injected
+FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
 FromAgent = AgentFacts
 FromManager = Orders | IncidentNote | Note | CaptureStacks | Beat

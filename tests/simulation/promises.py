@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onward.agent.logic import StartProcess
+from onward.core.agreement import Part
+from onward.core.checkpoints import Grant
 from onward.core.facts import Scope, Stage
 from onward.core.policy import Policy
 from onward.core.recovery import IDENTICAL_LIMIT, Job, Phase
@@ -44,6 +46,7 @@ class Promises:
         self._accepted: dict[int, tuple[int, int]] = {}  # node -> (term, generation)
         self._formed = 0  # highest generation that any rank has formed
         self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
+        self._kept = -1  # step that was saved when everybody was last started again
         self._good_ends: dict[int, set[int]] = {}  # attempt -> ranks that ended well
 
     def _advance(self, k: int) -> None:
@@ -129,8 +132,19 @@ class Promises:
             self._broken(2, f"{p} arrived at step {p.tx.step}, not {form.step}")
         self._check_state(p, f"arriving at step {form.step}")
         p.committed = min(p.committed, form.step)
-        if form.part == "receive":
+        if form.part in ("receive", "load"):
             p.received = form.step
+
+    def on_publish_checkpoint(self, agent: SimAgent, grant: Grant, parts: dict[str, Any]) -> None:
+        """A checkpoint gets its name: it must be whole, of one step, and of the generation that counts."""
+        orders = agent.logic.orders
+        if orders is not None and grant.generation != orders.generation:
+            self._broken(1, f"a checkpoint of generation {grant.generation} is published in {orders.generation}")
+        for r in range(self.world.scenario.world_size):
+            if parts.get(f"local{r}", (None,))[0] != self._local[r][grant.step]:
+                self._broken(2, f"the checkpoint of step {grant.step} has not the local state of rank {r}")
+        if parts.get("shared") != self._shared[grant.step]:
+            self._broken(2, f"the checkpoint of step {grant.step} has not the shared state of that step")
 
     def on_transfer(self, source: RankProcess, request: Request, before: int) -> None:
         if source.tx.shared != before or not source.tx.clean:
@@ -223,6 +237,8 @@ class Promises:
             self._check_failure(job)
         if job.attempt > old.attempt:
             self._check_restart(old)
+        if job.agreement is not None and Part.LOAD in job.agreement.parts.values() and not old.begun:
+            self._check_load(job)
 
     def _check_blame(self, job: Job, old: Job) -> None:
         """Nobody is taken for hung where nothing was stopped, hung, cut off or lost."""
@@ -282,8 +298,28 @@ class Promises:
         if "did not come up" in why and any(p.stand_in and p.stuck for p in self._members(old)):
             return
         left = self._complete_copy(old)
+        if left >= 0 and left <= self._newest_saved(old.world_size):
+            self._kept = left
+            return
+        if old.phase is Phase.SAVING and (self.world.scenario.disk_full or self._slow()):
+            return
         if left >= 0:
             self._broken(2, f"everybody starts again ({why}) although step {left} could be kept")
+
+    def _newest_saved(self, world_size: int) -> int:
+        """The newest step that every rank could load now."""
+        agents = [self.world.agent_of(r) for r in range(world_size)]
+        whole = {s for r, a in enumerate(agents) for s in a.loadable(r)}
+        each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in enumerate(agents)]
+        return max(set.intersection(whole, *each), default=-1)
+
+    def _slow(self) -> bool:
+        return any(f.kind in SLOWING for f in self.world.fired)
+
+    def _check_load(self, job: Job) -> None:
+        assert job.agreement is not None
+        if job.agreement.step < self._kept:
+            self._broken(2, f"everybody begins at step {job.agreement.step} although step {self._kept} was kept")
 
     def _last_why(self) -> str:
         manager = self.world.manager

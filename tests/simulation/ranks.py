@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.agent.logic import Process
 from onward.core.facts import FaultReport, Scope, Stage
-from onward.wire.messages import Form, Hello, RankOrder, Report, StoreReply, StoreRequest, Welcome
+from onward.wire.messages import Copied, Form, Hello, RankOrder, Report, StoreReply, StoreRequest, Welcome
 
 from .fabric import Op, Request, mix
 from .transaction import Transaction
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FETCH_S = 2.0  # how long a receiver waits for its source
 Thread = Generator[Any, None, Any]
-_SEQUENCE = {"start": 0, "pause": 1, "form": 2, "run": 3, "finish": 4, "stop": 5}
+_SEQUENCE = {"start": 0, "pause": 1, "save": 2, "form": 3, "run": 4, "finish": 5, "stop": 6}
 
 
 class Killed(BaseException):
@@ -108,6 +108,9 @@ class RankProcess:
         self.left_loop = self.failing = False
         self._spare = True
         self._begun = self._resumed = self._finished = False
+        self._loadable: tuple[int, ...] = ()
+        self._partly: tuple[int, ...] = ()
+        self._saved = -1
         self._results: list[int] = []  # of the collectives after step `_results_of`
         self._results_of = 0
         self._replay: list[int] = []
@@ -310,7 +313,7 @@ class RankProcess:
 
     def _report(self, stage: Stage, generation: int | None = None, fault: FaultReport | None = None) -> None:
         step, clean, undo = self.tx.standing()
-        if self._spare and not self._begun:
+        if not self._begun:
             step, clean, undo = -1, False, False
         number = self.membership.generation if generation is None else generation
         if self.world.trace is not None:
@@ -321,7 +324,7 @@ class RankProcess:
             Report(
                 stage=stage.value, generation=number, step=step, clean=clean, undo=undo, scope=self.scope.value,
                 resumed=self._resumed, serve=self.serve, fault=fault, local_steps=list(self.tx.safe_steps()),
-                between=len(self._results),
+                between=len(self._results), loadable=list(self._loadable), partly=list(self._partly),
             )
         )  # fmt: skip
 
@@ -394,18 +397,50 @@ class RankProcess:
         else:
             yield from self.tx.first_publish()
             self.at("first")
+            yield from self._begin_or_load()
         self._begun = True
         self.page.step = self.tx.step
         while True:
             self.scope = Scope.BETWEEN
             if self._pending_fault is not None or self.newer_than(self.membership.generation):
                 yield from self._recover(True)
+            yield from self._save_if_due()
             if self.tx.step >= n:
                 if (yield from self._finish()):
                     return
                 continue
             if (yield from self._step(self.tx.step)):
                 yield from self._after_block()
+
+    def _begin_or_load(self) -> Thread:
+        self.scope = Scope.SETUP
+        self._loadable, self._partly = self.agent.loadable(self.rank), self.agent.memory.steps_of(self.rank)[1]
+        self._report(Stage.READY)
+        self.at("ready")
+        number = self.membership.generation
+
+        def answered(o: RankOrder) -> bool:
+            return o.generation > number or (o.want == "run" and o.form is not None and o.form.begin)
+
+        order = yield from self._wait_order(answered)
+        if order.generation > number:
+            yield from self._recover(True)
+        self.scope = Scope.BETWEEN
+        if not self._begun:
+            self._begun = True
+            self._report(Stage.TRAINING)
+
+    def _save_if_due(self) -> Thread:
+        every, step = self.world.scenario.save_every, self.tx.step
+        if not every or not step or step % every or step == self._saved:
+            return
+        self._saved = step
+        self.at("save")
+        leads = self.rank == self.agent.logic.first_rank
+        yield from self.agent.memory.keep_local(self.rank, step, step, self.tx.local)
+        if leads:
+            yield from self.agent.memory.keep_shared(step, self.tx.shared)
+        self.send(Copied(step=step, generation=self.membership.generation, shared=leads))
 
     def _after_block(self) -> Thread:
         """The user's code after a committed step: now and then an evaluation, with collectives."""
@@ -629,6 +664,9 @@ class RankProcess:
         """Enter; a rank that never got past its last step runs the block for show, to reach the code after it."""
         form = order.form
         assert form is not None
+        restarted = not self._begun and not self._spare
+        if restarted:
+            self.tx.begun = self.agent.saved_local(self.rank, form.step)[1]
         if not self._must_show(form):
             return (yield from self._enter(order))
         self._results, self._replay = [], []
@@ -658,12 +696,26 @@ class RankProcess:
                 self._report(Stage.PAUSED, generation=wanted)
                 self.at("paused")
                 order = yield from self._wait_order(lambda o, g=wanted: o.generation > g or o.want != "pause")
+            if order.want == "save" and order.form is not None:
+                yield from self._save_here(order.form, order.generation)
+                wanted = order.generation
+                order = yield from self._wait_order(lambda o, g=wanted: o.generation > g or o.want != "save")
             if order.want == "form" and order.form is not None:
                 return order
             number = max(number, order.generation - 1)
             if order.want == "stop":
                 raise ScriptFailed
             yield 0.001
+
+    def _save_here(self, form: Form, generation: int) -> Thread:
+        self.at("keep")
+        if form.part == "undo":
+            self.tx.take_back(form.step)
+        else:
+            self.tx.keep()
+        yield from self.agent.memory.keep_shared(form.step, self.tx.shared)
+        self.at("kept")
+        self.send(Copied(step=form.step, generation=generation, shared=True))
 
     def _enter(self, order: RankOrder) -> Thread:
         form = order.form
@@ -674,7 +726,7 @@ class RankProcess:
             yield from self._open(order.generation)
             self.page.launched = 0
             yield from self._arrive(form, order.generation)
-            if form.between:
+            if form.between and form.part != "load":
                 yield from self._level(order.generation, form.part == "receive" and self.tx.begun >= form.step)
         except (NotJoined, Interrupted) as e:
             self.world.fabric.abort(self.membership)
@@ -729,8 +781,17 @@ class RankProcess:
         if form.part == "receive":
             tx.forget()
             request = yield from self._fetch(form.source, generation)
+            if not self._begun and not self._spare:
+                tx.slots[form.step % 2] = (form.step, self.agent.saved_local(self.rank, form.step)[0])
             tx.received(request.value, form.step)
             tx.learn_from(request.learnt)
+        elif form.part == "load":
+            tx.forget()
+            self.at("load")
+            yield self.world.lag(self.world.scenario.transfer_s)
+            shared, (local, _) = self.agent.saved_shared(form.step), self.agent.saved_local(self.rank, form.step)
+            tx.slots[form.step % 2] = (form.step, local)
+            tx.received(shared, form.step)
         elif form.part == "undo":
             tx.take_back(form.step)
         else:

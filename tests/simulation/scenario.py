@@ -13,6 +13,7 @@ ALL_POLICIES = (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.EXIT)
 BLOCK_POINTS = ("begin", "forward", "enter", "reduced", "gate", "optimizer", "noise")  # user code can raise here
 STEP_POINTS = (*BLOCK_POINTS, "entered", "publish", "applied", "meet", "committed", "between")
 RECOVERY_POINTS = ("stand", "paused", "open", "connect", "receive", "serve", "formed")
+SAVING_POINTS = ("save", "keep", "kept", "ready", "load")
 OTHER_POINTS = ("boot", "setup", "join", "joined", "first", "done", "finish", "teardown")
 
 DEADLY = ("kill", "exit", "stop", "hang", "leave")
@@ -74,6 +75,8 @@ class Scenario:
     duplicates: float = 0.0
     reorder: bool = False
     slow_network: bool = False
+    save_every: int = 0  # checkpoints
+    disk_full: bool = False
 
     @property
     def control_only(self) -> bool:
@@ -116,6 +119,8 @@ def draw(rng: Random) -> Scenario:
         duplicates=rng.choice((0.0, 0.1)) if hostile else 0.0,
         reorder=hostile and rng.random() < 0.5,
         slow_network=rng.random() < 0.15,
+        save_every=rng.choice((0, 0, 2, 3)),
+        disk_full=rng.random() < 0.05,
     )
     if rng.random() < 0.35:
         s.faults = _faults_on_faults(rng, s)
@@ -154,7 +159,9 @@ def _faults_on_faults(rng: Random, s: Scenario) -> list[Fault]:
 
 def _policies(rng: Random) -> tuple[Policy, ...]:
     other = [(Policy.EXIT,), (Policy.RETRY, Policy.EXIT), (Policy.RECOVER_IN_PLACE, Policy.EXIT)]
-    return rng.choice(other) if rng.random() < 0.06 else ALL_POLICIES
+    other += [(Policy.DUMP, Policy.EXIT), (Policy.RETRY, Policy.DUMP, Policy.EXIT)]
+    with_dump = (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.DUMP, Policy.EXIT)
+    return rng.choice(other) if rng.random() < 0.15 else rng.choice((ALL_POLICIES, with_dump))
 
 
 def _fault(rng: Random, s: Scenario, index: int) -> Fault:
@@ -198,6 +205,8 @@ def _fault_in_recovery(rng: Random, s: Scenario, rank: int) -> Fault:
         return Fault(
             kind, rank, rng.choice(("boot", "setup", "rehearse", "parked", "open", "receive", "formed")), replaced=True
         )
+    if rng.random() < 0.2:
+        return Fault(kind, rank, rng.choice(SAVING_POINTS))
     point = rng.choice(RECOVERY_POINTS)
     if point in ("open", "connect", "formed"):  # at any step would mean at the first group
         return Fault(kind, rank, point, rng.choice((-1, rng.randrange(1, s.steps))))
@@ -210,7 +219,7 @@ def _control_fault(rng: Random, s: Scenario) -> Fault:
     for_s = rng.choice((0.05, 0.3, 1.0))
     node = rng.randrange(s.nodes)
     if rng.random() < 0.4:
-        phase = rng.choice(("Pausing", "Forming", "Running", "Finishing", "Starting"))
+        phase = rng.choice(("Pausing", "Saving", "Forming", "Running", "Finishing", "Starting"))
         delay = rng.choice((0.0, 0.001, 0.01, 0.05))
         return Fault(kind, phase=phase, delay_s=delay, for_s=for_s, node=node, journal=journal)
     return Fault(kind, at=rng.uniform(0.0, 2.0), for_s=for_s, node=node, journal=journal)

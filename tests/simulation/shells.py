@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onward.agent.logic import (
@@ -16,6 +18,8 @@ from onward.agent.logic import (
     SendRank,
     StartProcess,
 )
+from onward.agent.saving import DropPart, PublishCheckpoint, WriteCheckpoint
+from onward.core.checkpoints import SavedFile
 from onward.core.facts import Progress
 from onward.core.membership import Member
 from onward.manager.logic import ManagerLogic
@@ -136,6 +140,30 @@ class SimManager:
                 agent.hang_up()
 
 
+class SimMemory:
+    """`onward/checkpoints/memory.py`: what outlives a process on its node. What is being filled holds nothing."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.shared: dict[int, int] = {}  # step -> value, two at most
+        self.local: dict[tuple[int, int], tuple[int, int]] = {}  # (rank, step) -> (value, last step begun)
+
+    def keep_shared(self, step: int, value: int) -> Generator[float, None, None]:
+        while len(self.shared) > 1:
+            del self.shared[min(self.shared)]
+        self.shared.pop(step, None)
+        yield self._world.lag(0.003)
+        self.shared[step] = value
+
+    def keep_local(self, rank: int, step: int, begun: int, value: int) -> Generator[float, None, None]:
+        yield self._world.lag(0.001)
+        self.local[(rank, step)] = (value, begun)
+
+    def steps_of(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        local = tuple(sorted(s for r, s in self.local if r == rank))
+        return tuple(s for s in local if s in self.shared), local
+
+
 class SimAgent:
     """An agent's process: children, their exits, a tick, and the way to the manager."""
 
@@ -145,7 +173,8 @@ class SimAgent:
         local = s.world_size // s.nodes
         self.member = Member(id=f"agent{node}", peer=f"node{node}|1", wanted=node, nproc=local)
         settings = AgentSettings(member=self.member, local_ranks=local, spares=s.spares)
-        self.logic = AgentLogic(settings, lambda p: ("", ""), self._local_steps)
+        self.memory = SimMemory(world)
+        self.logic = AgentLogic(settings, lambda p: ("", ""), self._local_steps, self.memory.steps_of)
         self.children: dict[int, RankProcess] = {}
         self.slots: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, attempt) -> two slots of (step, value)
         self.begun: dict[tuple[int, int], int] = {}  # (rank, attempt) -> last step begun
@@ -237,8 +266,80 @@ class SimAgent:
                     w.after(w.lag(0.002), peer.on_peer, self.member.id, effect.message)
                 case Say():
                     w.note(f"node {self.node}: {effect.text}")
+                case WriteCheckpoint():
+                    w.note(f"node {self.node} writes {effect}")
+                    w.after(w.lag(0.03), self._write, effect)
+                case PublishCheckpoint():
+                    w.after(w.lag(0.005), self._publish, effect)
+                case DropPart():
+                    w.unfinished.pop((effect.step, effect.generation, self.node), None)
         if self.logic.changed:
             self._send_facts()
+
+    # ------------------------------------------------------------------------------------------ checkpoints
+
+    def _write(self, effect: WriteCheckpoint) -> None:
+        """What `saver.py` and `vault.py` do, with numbers for files."""
+        if self.done:
+            return
+        w, error, files = self.world, "", []
+        if effect.save is not None:
+            error = self._keep_slots(effect)
+            effect = replace(effect, shared=effect.shared or effect.step in self.memory.shared)
+        part: dict[str, Any] = {}
+        if effect.disk and not error:
+            if w.scenario.disk_full:
+                error = "No space left on device"
+            elif effect.shared and effect.step not in self.memory.shared:
+                error = "overwritten"
+            else:
+                part = {f"local{r}": self.memory.local[(r, effect.step)] for r in effect.ranks}
+                part |= {"shared": self.memory.shared[effect.step]} if effect.shared else {}
+                w.unfinished[(effect.step, effect.generation, self.node)] = part
+                files = [SavedFile(name, 8, f"{self.node}") for name in part]
+        self.logic.changed = True
+        self.apply(self.logic.saving.on_written(effect, tuple(files), error))
+
+    def _keep_slots(self, effect: WriteCheckpoint) -> str:
+        assert effect.save is not None
+        for rank in effect.ranks:
+            key = (rank, self.logic.processes[self.logic.current[rank]].attempt)
+            step, value = self.slots.get(key, [(-1, 0), (-1, 0)])[effect.step % 2]
+            if step != effect.step:
+                return f"the local state of rank {rank} is not that of step {effect.step}"
+            begun = effect.step - 1 if effect.save.again else self.begun.get(key, -1)
+            self.memory.local[(rank, effect.step)] = (value, begun)
+        return ""
+
+    def _publish(self, effect: PublishCheckpoint) -> None:
+        if self.done:
+            return
+        w, grant = self.world, effect.grant
+        if not self.logic.is_current(grant.generation):
+            self.apply(self.logic.saving.on_published(grant, "the generation is over"))
+            return
+        whole: dict[str, Any] = {}
+        for node in range(w.scenario.nodes):
+            whole |= w.unfinished.pop((grant.step, grant.generation, node), {})
+        if {f.name for f in grant.files} - set(whole):
+            self.apply(self.logic.saving.on_published(grant, "a file is missing"))
+            return
+        w.promises.on_publish_checkpoint(self, grant, whole)
+        w.disk[grant.step] = whole
+        self.logic.changed = True
+        self.apply(self.logic.saving.on_published(grant, ""))
+
+    def loadable(self, rank: int) -> tuple[int, ...]:
+        return tuple(sorted({*self.memory.steps_of(rank)[0], *self.world.disk}))
+
+    def saved_shared(self, step: int) -> int:
+        value: int = self.memory.shared[step] if step in self.memory.shared else self.world.disk[step]["shared"]
+        return value
+
+    def saved_local(self, rank: int, step: int) -> tuple[int, int]:
+        kept = self.memory.local.get((rank, step))
+        found: tuple[int, int] = kept if kept is not None else self.world.disk[step][f"local{rank}"]
+        return found
 
     def _start(self, effect: StartProcess) -> None:
         p = self.logic.processes.get(effect.process)

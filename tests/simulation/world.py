@@ -19,7 +19,7 @@ from .ranks import RankProcess
 from .scenario import Fault, Scenario, draw
 from .shells import SimAgent, SimManager
 
-LIMITS = Limits(pause_s=0.5, mend_s=6.0, form_s=2.0, start_s=4.0)
+LIMITS = Limits(pause_s=0.5, mend_s=6.0, form_s=2.0, start_s=4.0, save_s=3.0)
 HANG_FLOOR_S = 0.7
 HANG_FIRST_S = 2.5
 PATIENCE_S = 60.0  # after the last fault: several times the sum of the deadlines above
@@ -72,6 +72,8 @@ class World:
             hang_first_s=HANG_FIRST_S,
         )
         self.journal: list[bytes] = []
+        self.disk: dict[int, dict[str, Any]] = {}  # published checkpoints, seen by every node
+        self.unfinished: dict[tuple[int, int, int], dict[str, Any]] = {}  # (step, generation, node) -> its part
         self.old_managers: list[SimManager] = []
         self.agents = [SimAgent(self, n) for n in range(s.nodes)]
         self.agents_done = 0

@@ -1,0 +1,86 @@
+"""Copies of the state in a node's memory: files in the run's private directory, which outlive the rank's process.
+
+Two buffers hold the shared state, each a page that says which step it is of and then, byte for byte, what will be the
+safetensors file on disk. The step is written last, so a buffer is whole or says that it holds nothing. A rank's local
+state is a copy of its slot under a name of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from pathlib import Path
+
+BUFFERS = 2
+PAGE = 4096  # before the contents of a buffer
+HEADER = struct.Struct("<qq")  # step (-1: nothing), bytes
+BUSY = "busy"  # is there while a buffer is being written to disk
+_LOCAL = struct.Struct("<8sqq")  # magic, step, last step begun
+_MAGIC = b"onward-1"
+LOCAL_PAGE = 64
+
+
+def buffer_path(directory: Path, number: int) -> Path:
+    return directory / f"shared.{number}"
+
+
+def buffers(directory: Path) -> dict[int, tuple[Path, int]]:
+    """Step -> (buffer, size of its contents), of the whole ones."""
+    found = {}
+    for i in range(BUFFERS):
+        path = buffer_path(directory, i)
+        with contextlib.suppress(OSError, struct.error), open(path, "rb") as f:
+            step, size = HEADER.unpack(f.read(HEADER.size))
+            if step >= 0 and 0 < size <= os.fstat(f.fileno()).st_size - PAGE:
+                found[step] = (path, size)
+    return found
+
+
+def local_path(directory: Path, rank: int, step: int) -> Path:
+    return directory / f"local.{rank}.{step}"
+
+
+def keep_local(directory: Path, rank: int, step: int, begun: int, image: bytes) -> None:
+    """Put a rank's local state beside the buffers: whole or not at all."""
+    path = local_path(directory, rank, step)
+    temporary = path.with_name(f".{path.name}")
+    with open(temporary, "wb") as f:
+        f.write(_LOCAL.pack(_MAGIC, step, begun).ljust(LOCAL_PAGE, b"\0"))
+        f.write(image)
+    os.rename(temporary, path)
+
+
+def split_local(data: bytes) -> tuple[int, int, bytes]:
+    """(step, last step begun, image of the slot). ValueError when it is none of ours."""
+    if len(data) <= LOCAL_PAGE:
+        raise ValueError("it is too short")
+    magic, step, begun = _LOCAL.unpack_from(data)
+    if magic != _MAGIC:
+        raise ValueError("it does not begin as local state does")
+    return step, begun, data[LOCAL_PAGE:]
+
+
+def steps_of(directory: Path, rank: int) -> tuple[int, ...]:
+    """The steps of which shared state and this rank's local state are here."""
+    return tuple(sorted(s for s in buffers(directory) if local_path(directory, rank, s).exists()))
+
+
+def local_steps(directory: Path, rank: int) -> tuple[int, ...]:
+    """The steps of which this rank's local state is here, with or without the shared state."""
+    prefix = f"local.{rank}."
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listdir(directory) if name.startswith(prefix)]
+        return tuple(sorted(int(name[len(prefix) :]) for name in names if name[len(prefix) :].isdigit()))
+    return ()
+
+
+def forget_locals(directory: Path, keep: set[int]) -> None:
+    """Remove local state of other steps: no buffer goes with it any more."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            kind, _, rest = name.partition(".")
+            step = rest.rpartition(".")[2]
+            if kind == "local" and step.isdigit() and int(step) not in keep:
+                with contextlib.suppress(OSError):
+                    os.unlink(directory / name)
