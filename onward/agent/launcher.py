@@ -212,10 +212,12 @@ class Launcher:
             return
         self._stop_signal, self._stopped_at = number, time.monotonic()
         name, grace = signal.Signals(number).name, self.settings.grace_s
-        if not self._can_save():
+        others = self.settings.several and self.logic.node >= 0
+        if not self._can_save() and not others:
             self.observer.note(f"{name} received; ending all ranks within {grace:g} s")
             return self._end_all()
-        self.observer.note(f"{name} received; saving the last step, then ending all ranks, within {grace:g} s")
+        first = "leaving the job to the other nodes" if others else "saving the last step"
+        self.observer.note(f"{name} received; {first}, then ending all ranks, within {grace:g} s")
         self.logic.leaving = self.logic.changed = True
         self._apply([])
         asyncio.get_running_loop().call_later(max(grace - 2.0, grace * 0.75), self._end_all)
@@ -278,8 +280,8 @@ class Launcher:
                         self._tally.agreed(order.form.step)
                 self._say_where_it_begins(message)
                 self._apply(self.logic.on_orders(message))
-                if message.phase == "Stopped" and self._stop_signal:
-                    self._end_all()
+                if self._stop_signal and (message.phase == "Stopped" or message.node < 0):
+                    self._end_all()  # all is saved, or the others go on without us
                 self._check_end()
             case Note():
                 self.observer.detail(message.text)
@@ -466,6 +468,10 @@ class Launcher:
         self.logic.injections = [i for i in self.logic.injections if i.id != message.id]
         self.witness.announced(message.id, pid)
 
+    def _is_ours(self, i: Injection) -> bool:
+        """Every node is given the same faults; each causes those of its own ranks and processes."""
+        return i.rank in self.logic.local_ranks if i.rank >= 0 else i.node == self.logic.node
+
     def inject(self, injection: Injection) -> None:
         """Take up an injection while the job runs."""
         self._apply(self.logic.inject(injection))
@@ -651,7 +657,7 @@ class Launcher:
         orders = self.logic.orders
         if orders is None or orders.exit_code is None or alive:
             return
-        if orders.exit_code == 0 and self.logic.saving.under_way(publishes=self.settings.node_rank == 0):
+        if orders.exit_code == 0 and self.logic.saving.under_way(publishes=self.logic.node == 0):
             if not self._waits_for_save:
                 self._waits_for_save = True
                 asyncio.get_running_loop().call_later(LAST_SAVE_S, self._done.set)
@@ -666,7 +672,7 @@ class Launcher:
         self._count()
         view, orders = self.view(), self.logic.orders
         self.observer.status(view)
-        for missing in self.witness.unseen() if not self._stop_signal else []:
+        for missing in self.witness.unseen(self._is_ours) if not self._stop_signal else []:
             self.observer.note(f"injected fault: {missing}")
         exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
         phase = orders.phase if orders is not None else "Failed"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from onward.core.facts import FaultReport
@@ -41,11 +42,13 @@ class Witness:
     def fired(self) -> list[Fired]:
         return [w.fired for w in self._watched.values() if w.fired is not None]
 
-    def unseen(self) -> list[str]:
+    def unseen(self, ours: Callable[[Injection], bool] = lambda i: True) -> list[str]:
         """What was ordered and has not happened, or was announced and never proved, in words."""
         missing = []
         for watch in self._watched.values():
             i = watch.injection
+            if not ours(i):
+                continue
             what = f"{i.kind}{f' of rank {i.rank}' if i.rank >= 0 else ''}{f' at step {i.step}' if i.step >= 0 else ''}"
             if watch.fired is None:
                 missing.append(f"{what} did not happen")

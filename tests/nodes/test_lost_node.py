@@ -1,0 +1,99 @@
+"""A node vanishes with everything on it: another takes its place, nobody else notices more than a pause."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from several import Node, Nodes, wait_until
+
+from onward.agent.control import Control, running_jobs
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+SCRIPT, STEPS = "tests/scripts/endurance.py", "160"
+
+
+def train(nodes: Nodes) -> list[str]:
+    return [SCRIPT, "--steps", STEPS, "--digest", nodes.digest]
+
+
+def start_two(nodes: Nodes, *chaos: str) -> tuple[Node, Node]:
+    flags = [f for spec in chaos for f in ("--chaos", spec)]
+    first = nodes.start("n0", "--node-rank", "0", *flags, script=train(nodes))
+    return first, nodes.start("n1", "--node-rank", "1", *flags, script=train(nodes))
+
+
+def same_as_on_one_node(jobs, nodes: Nodes) -> None:
+    reference = jobs.reference(SCRIPT, "--steps", STEPS)
+    digest = Path(__file__).parents[2] / "examples" / "digest.py"
+    compare = [sys.executable, str(digest), reference.digest, nodes.digest]
+    done = subprocess.run(compare, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> None:
+    """Node 0 is the one of rank 0, of the store and of the manager: it is like any other."""
+    nodes = make_nodes()
+    both = start_two(nodes, f"kind=kill-agent,node={lost},step=60")
+    spare = nodes.start("spare", "--standby", script=train(nodes))
+    left = both[1 - lost]
+    assert both[lost].wait() == -signal.SIGKILL, "the fault fired"
+    assert left.wait() == 0, left.said
+    assert spare.wait() == 0, spare.said
+    outcome = left.outcome
+    assert [i["policy"] for i in outcome["incidents"]] == ["recover"]
+    assert f"lost with node {lost}" in outcome["incidents"][0]["headline"]
+    assert outcome["steps_lost"] == 0
+    for rank in (0, 1) if lost else (2, 3):
+        assert len(left.pids(rank)) == 1, "who was not on the lost node keeps its process"
+    same_as_on_one_node(jobs, nodes)
+
+
+def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs) -> None:
+    nodes = make_nodes()
+    first, second = start_two(nodes, "kind=kill-agent,node=1,step=60")
+    assert second.wait() == -signal.SIGKILL
+    wait_until(lambda: "takes over rank 2, 3" in first.said, "the loss is noticed")
+    late = nodes.start("late", "--standby", script=train(nodes))
+    assert (first.wait(), late.wait()) == (0, 0), first.said + late.said
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
+    assert len(first.pids(0)) == len(first.pids(1)) == 1
+    same_as_on_one_node(jobs, nodes)
+
+
+def test_faults_of_ranks_and_of_the_manager_are_cured_in_place_on_any_node(make_nodes, jobs) -> None:
+    nodes = make_nodes()
+    faults = ("kind=kill,rank=3,step=40", "kind=kill-manager,step=70", "kind=exception,rank=0,step=100")
+    first, second = start_two(nodes, *faults)
+    assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover-in-place", "retry"]
+    assert [len(first.pids(r)) for r in (0, 1)] + [len(second.pids(r)) for r in (2, 3)] == [1, 1, 1, 2]
+    assert "the manager ended (SIGKILL)" in first.said
+    same_as_on_one_node(jobs, nodes)
+
+
+def test_a_node_that_is_told_to_leave_is_replaced(make_nodes, jobs) -> None:
+    nodes = make_nodes()
+    first, second = start_two(nodes)
+    spare = nodes.start("spare", "--standby", script=train(nodes))
+    wait_until(lambda: _steps(nodes) >= 20, "it trains")
+    second.process.send_signal(signal.SIGTERM)
+    assert second.wait() == 128 + signal.SIGTERM, second.said
+    assert (first.wait(), spare.wait()) == (0, 0), first.said + spare.said
+    assert "told to leave" in first.outcome["incidents"][0]["headline"]
+    same_as_on_one_node(jobs, nodes)
+
+
+def _steps(nodes: Nodes) -> int:
+    """How far the job is, by the status of the node that hosts its manager."""
+    for job in running_jobs():
+        if job.pid == nodes.started[0].pid:
+            control = Control(job)
+            view = control.status().view
+            control.close()
+            return view.step if view is not None else 0
+    return 0
