@@ -436,6 +436,8 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         suspects = [f for f in incident.faults if job.incarnations[f.rank] == f.incarnation]
         dead = [f.rank for f in sorted(suspects, key=lambda f: f.retryable == "communication")][:1]
     policy, why = _choose(job, tuple(dead))
+    if len(dead) == job.world_size:
+        return _restart(job, now, why)
     if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE):
         return _climb(job, now, why)
     incarnations = tuple(i + 1 if r in dead else i for r, i in enumerate(job.incarnations))
@@ -592,6 +594,9 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     coming = [r for r, f in here.items() if r not in standing and r not in condemned and f.stage in begun]
     if coming and not late:
         return Decision(job)
+    patience = job.incident.opened_at + job.limits.mend_s if job.incident is not None else now + job.limits.pause_s
+    if coming and now < patience and all(here[r].progress.section for r in coming):
+        return Decision(replace(job, deadline=patience))  # slowness is legal there
     able = {r: f for r, f in standing.items() if f.scope is not Scope.SETUP}
     copies = [
         _copy(able[r]) if r in able else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
