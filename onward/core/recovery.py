@@ -506,6 +506,8 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         dead = [f.rank for f in sorted(suspects, key=lambda f: f.retryable == "communication")][:1]
     lost = sorted(r for r in dead if job.places and job.places[node_of(job, r)] is None)
     policy, why = _choose(job, tuple(dead), tuple(lost))
+    if len(dead) == job.world_size:
+        return _restart(job, now, why)
     if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER):
         return _climb(job, now, why)
     incarnations = tuple(i + 1 if r in dead else i for r, i in enumerate(job.incarnations))
@@ -678,6 +680,9 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     coming = [r for r, f in here.items() if r not in standing and r not in condemned and f.stage in begun]
     if coming and not late:
         return Decision(job)
+    patience = job.incident.opened_at + job.limits.mend_s if job.incident is not None else now + job.limits.pause_s
+    if coming and now < patience and all(here[r].progress.section for r in coming):
+        return Decision(replace(job, deadline=patience))  # slowness is legal there
     able = {r: f for r, f in standing.items() if f.scope is not Scope.SETUP}
     copies = [
         _copy(able[r]) if r in able else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())

@@ -146,4 +146,4 @@ def test_the_order_of_the_reports_changes_nothing(copies: list[Copy], random: ob
 
 @pytest.mark.parametrize("part", Part)
 def test_parts_travel_as_the_words_of_the_wire(part: Part) -> None:
-    assert part.value in ("keep", "undo", "receive")
+    assert part.value in ("keep", "undo", "receive", "load")
