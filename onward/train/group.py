@@ -1,8 +1,9 @@
 """Process groups that can be interrupted and rebuilt in place, under wrappers that never notice.
 
-A `Group` is what DDP, DeviceMesh and user code hold. It owns an inner gloo (NCCL, HCCL) group of the current
-generation, and forwards to it. When the generation ends the inner group is aborted: everyone blocked in it wakes up,
-and the next generation gives the same `Group` a new inner one. Three rules, each learnt the hard way:
+A `Group` is what DDP, DeviceMesh and user code hold. It owns an inner group of the current generation for each backend
+of the run (gloo for CPU tensors, NCCL or HCCL for a device's), and forwards to them. When the generation ends they are
+aborted: everyone blocked in them wakes up, and the next generation gives the same `Group` new ones. Three
+rules, each learnt the hard way:
 
 - a wait is on an event of our own, because a gloo thread in a blocking wait can miss the wake-up;
 - an aborted operation completes its future *normally*: an exception there crashes DDP's reducer. So the generation is
@@ -24,11 +25,15 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import PrefixStore, ProcessGroup
 
 from onward.errors import Unwind
-from onward.train.backends import Backend, connect
+from onward.log import get_logger
+from onward.train.backends import ALL, Backend, Place
+from onward.train.device_queue import DeviceQueue
 from onward.train.loopback import answer
 from onward.train.sockets import Connections, open_sockets
 
+log = get_logger("onward.train")
 ABORT_GRACE_S = 0.02  # gloo's time to end an operation whose sockets were shut, before we end it ourselves
+WATCH_S = 0.05  # how often operations on a device are looked at while nobody waits for them
 
 
 class Generation:
@@ -42,7 +47,9 @@ class Generation:
         self._pending: dict[int, GroupWork] = {}  # somebody may wait for these
         self._inside: set[int] = set()  # and these gloo has not ended, whatever we told whoever waited
         self._connections: list[Connections] = []
-        self._aborters: list[Callable[[], None]] = []
+        self._aborters: list[tuple[Backend, Any]] = []
+        self._aborting: list[threading.Thread] = []
+        self.queue = DeviceQueue()
         self._count = 0
         self._over = False  # aborted: nothing that begins now will ever end by itself
 
@@ -50,6 +57,8 @@ class Generation:
         with self._lock:
             if not self.failed:
                 self.failed = why
+        if self.queue:
+            self.broken = True
 
     def add(self, work: GroupWork) -> bool:
         """False when the generation was aborted while the operation was being launched."""
@@ -61,6 +70,15 @@ class Generation:
                 self._pending[work.number] = work
             return not self._over
 
+    def enqueue(self, work: GroupWork) -> None:
+        """`work` is on the device: it counts as answered, but not as ended."""
+        with self._lock:
+            self._count += 1
+            work.number = self._count
+        self.queue.put(work)
+        if self.failed:
+            self.broken = True
+
     def ended(self, work: GroupWork) -> None:
         with self._lock:
             self._inside.discard(work.number)
@@ -69,19 +87,27 @@ class Generation:
         """Returns the launch time of the oldest operation still pending, 0 when there is none."""
         with self._lock:
             self._pending.pop(work.number, None)
-            return min((w.launched_at for w in self._pending.values()), default=0.0)
+        return self.oldest()
+
+    def oldest(self) -> float:
+        with self._lock:
+            launched = [w.launched_at for w in self._pending.values()]
+        return min((*launched, *(w.launched_at for w in self.queue.works())), default=0.0)
 
     @property
     def stuck(self) -> bool:
-        """An operation is still inside gloo: destroying its group now would block."""
-        return bool(self._inside)
+        """An operation, or an abort, is still inside a library: destroying its group now would block."""
+        return bool(self._inside) or self.aborting
 
-    def guard(self, connections: Connections | None, abort: Callable[[], None] | None) -> None:
+    @property
+    def aborting(self) -> bool:
+        return any(t.is_alive() for t in self._aborting)
+
+    def guard(self, connections: Connections | None, backend: Backend, inner: Any) -> None:
         with self._lock:
             if connections is not None:
                 self._connections.append(connections)
-            if abort is not None:
-                self._aborters.append(abort)
+            self._aborters.append((backend, inner))
 
     def drop_connections(self) -> int:
         with self._lock:
@@ -92,11 +118,18 @@ class Generation:
         """Wake everybody who waits in this generation. Safe from any thread, any number of times."""
         self.fail(why)
         with self._lock:
-            connections, aborters = list(self._connections), list(self._aborters)
+            connections = list(self._connections)
+            aborters, self._aborters = self._aborters, []
         for c in connections:
             c.shut()
-        for abort in aborters:
-            abort()
+        for backend, inner in aborters:
+            if backend.late:
+                # Aside: it can take a second, and this may be the thread that tells the agent that we are alive.
+                thread = threading.Thread(target=_abort, args=(backend, inner), name="onward-abort", daemon=True)
+                self._aborting.append(thread)
+                thread.start()
+            else:
+                backend.abort(inner)
         deadline = time.monotonic() + ABORT_GRACE_S
         while self._pending and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -107,17 +140,27 @@ class Generation:
             work.finish(failed=True)
 
 
+def _abort(backend: Backend, inner: Any) -> None:
+    try:
+        backend.abort(inner)
+    except RuntimeError as e:
+        log.info("aborting %s: %s", backend.name, e)
+
+
 class GroupWork(dist.Work):
     """An operation under way whose wait can always be ended."""
 
-    def __init__(self, group: Group, generation: Generation, inner: Any, tensors: Any) -> None:
+    def __init__(self, group: Group, generation: Generation, backend: Backend, inner: Any, tensors: Any) -> None:
         super().__init__()
         self.number = 0
         self.launched_at = time.monotonic()
         self._owner = group._owner
         self._group = group
+        self.lane: object = group  # in `device_queue`
         self._generation = generation
-        self._inner = inner
+        self.inner = inner
+        self._backend = backend
+        self._late = backend.late  # on a device: see `device_queue`
         self._tensors = tensors
         self._lock = threading.Lock()
         self._event = threading.Event()
@@ -128,15 +171,19 @@ class GroupWork(dist.Work):
         self.refused = False  # could not even be launched
 
     def begin(self) -> None:
+        if self._late:
+            self._generation.enqueue(self)
+            self._event.set()
+            return
         in_time = self._generation.add(self)
         try:
-            future = self._inner.get_future()
+            future = self.inner.get_future()
         except RuntimeError:
             future = None  # gloo's send and recv have none
         if future is not None:
             future.add_done_callback(lambda f: self._on_done(f.value))
         else:
-            threading.Thread(target=self._on_done, args=(self._inner.wait,), daemon=True).start()
+            threading.Thread(target=self._on_done, args=(self.inner.wait,), daemon=True).start()
         if not in_time:
             self.finish(failed=True)
 
@@ -168,13 +215,18 @@ class GroupWork(dist.Work):
             self._event.wait(timeout.total_seconds() or None)
         if not self._event.is_set():
             raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for a collective")
+        if self._late and not self.failed:
+            # In a step the gate will look. Elsewhere nobody would, so the wait is a real one.
+            self.failed = self._generation.broken if self._owner.gated else not self._owner.drain(self._generation)
         if self.failed:
             if self.again is None:
                 self._owner.unwind(self._generation)
             else:
                 self.again.run(self._group, self._tensors)
+        elif self._late:
+            self._backend.order(self.inner)
         elif self._owner.accelerated:
-            self._inner.wait()  # order the result before the current stream
+            self.inner.wait()  # the same, and gloo has ended it
         log, self.log, self.failed = self.log, None, False
         if log is not None:
             log(self._tensors)
@@ -183,16 +235,16 @@ class GroupWork(dist.Work):
     def done(self) -> bool:
         """Wait to the end; True when the result is there."""
         self._event.wait()
-        return not self.failed
+        return not self.failed and (not self._late or self._owner.drain(self._generation))
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._event.is_set()
+        return self._event.is_set() and self not in self._generation.queue
 
     def is_success(self) -> bool:
-        return self._event.is_set() and not self.failed
+        return self.is_completed() and not self.failed
 
     def exception(self) -> Any:
         return None
@@ -201,6 +253,8 @@ class GroupWork(dist.Work):
         return self._tensors
 
     def get_future(self) -> Any:
+        if self._late and self.inner is not None:
+            return self.inner.get_future()  # complete already, and ordered by the streams
         with self._lock:
             if self._future is None:
                 self._future = torch.futures.Future(devices=self._owner.devices) if self._owner.accelerated else (
@@ -291,6 +345,8 @@ class Groups:
         self.timeout_s = timeout_s
         self.generation = Generation(0)
         self.alone = False  # loop-back: a spare, or a rehearsal
+        self.backends: tuple[Backend, ...] = (ALL["gloo"],)
+        self.gated = False  # in a step: what is on the device is looked at before it counts
         self.accelerated = False
         self.devices: list[Any] = []
         self.members: list[Group] = []
@@ -300,6 +356,12 @@ class Groups:
         self.outside: OutsideStep | None = None  # set while a failed operation is to be launched again
         self._graveyard: list[tuple[Generation, list[Any]]] = []
         self.skip_next = False  # injected: leave out the next collective
+        self._watching = False
+
+    @property
+    def device_backend(self) -> Backend | None:
+        """The one whose operations end later than they seem to, if the run has such a one."""
+        return self.backends[-1] if self.backends[-1].late else None
 
     def open(self, number: int, world_size: int) -> None:
         """Leave the current generation for `number` and connect every group anew."""
@@ -314,8 +376,61 @@ class Groups:
         for group in self.members:
             group.attach(generation)
 
+    def drain(self, generation: Generation, everything: bool = False) -> bool:
+        """Wait until all operations of `generation` have really ended; False when one of them has no result.
+
+        `everything`: and what else stands in the current stream.
+        """
+        backend = self.device_backend
+        if backend is not None and (generation.queue or everything) and not generation.broken:
+            generation.queue.wait(backend, lambda: generation.broken)
+            self._note(generation, generation.oldest())
+        return not generation.broken
+
+    def settle(self) -> None:
+        """At the fence, after the abort: wait until nothing of the generation runs on the device any more.
+
+        There is no deadline here. The manager has one for reaching the fence, and its cure, a new process, is the only
+        one for a device that does not become quiet.
+        """
+        backend, generation = self.device_backend, self.generation
+        if backend is None or self.alone:
+            return
+        while backend.slow_release and generation.aborting:
+            time.sleep(0.001)
+        generation.queue.wait(backend, lambda: False)
+
+    def warm(self) -> None:
+        """In a spare: have the device's library ready before it is needed."""
+        if self.device_backend is None:
+            return
+        try:
+            self.device_backend.warm(self.devices[0])
+        except RuntimeError as e:
+            log.info("%s could not be warmed up: %s", self.device_backend.name, e)
+
+    def _watch(self) -> None:
+        """A thread that notes the end of operations on the device, and their errors, while nobody waits for them."""
+        while True:
+            time.sleep(WATCH_S)
+            generation, backend = self.generation, self.device_backend
+            if backend is None or not generation.queue or generation.failed:
+                continue
+            try:
+                if generation.queue.look(backend):
+                    self._note(generation, generation.oldest())
+            except RuntimeError as e:
+                generation.fail(str(e))
+
+    def watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            threading.Thread(target=self._watch, name="onward-watch", daemon=True).start()
+
     def completed(self, generation: Generation, work: GroupWork) -> None:
-        oldest = generation.remove(work)
+        self._note(generation, generation.remove(work))
+
+    def _note(self, generation: Generation, oldest: float) -> None:
         if generation is self.generation and self.on_complete is not None:
             self.on_complete(generation, oldest)
 
@@ -343,20 +458,41 @@ class Group(ProcessGroup):
         self._desc = "onward"
         self._rank, self._size = rank, size
         self.ranks = ranks
-        self._inner: Backend | None = None
+        self._inner: dict[str, tuple[Backend, Any]] = {}  # by the kind of device whose tensors it takes
         owner.members.append(self)
         if not owner.alone:
             self.attach(owner.generation)
 
     def attach(self, generation: Generation) -> None:
-        store = PrefixStore(f"{generation.number}/{self._name}", self._owner.store)
-        before = open_sockets()
-        self._inner = connect(store, self._rank, self._size, self._owner.address, self._owner.timeout_s)
-        generation.guard(Connections(before), self._inner.abort)
+        owner = self._owner
+        for backend in owner.backends:
+            name = f"{generation.number}/{self._name}/{backend.name}"
+            place = Place(
+                PrefixStore(name, owner.store),
+                name,
+                self._rank,
+                self._size,
+                owner.address,
+                owner.timeout_s,
+                owner.devices[0] if owner.devices else torch.device("cpu"),
+                lambda: generation.failed,
+            )
+            before = open_sockets() if backend.sockets else None
+            inner = backend.connect(place)
+            generation.guard(Connections(before) if before is not None else None, backend, inner)
+            self._inner[backend.device] = (backend, inner)
+            if backend.late:
+                owner.watch()
 
-    def detach(self) -> Backend | None:
-        inner, self._inner = self._inner, None
-        return inner
+    def detach(self) -> list[Any]:
+        inner, self._inner = self._inner, {}
+        return list(inner.values())
+
+    def _for(self, op: str, args: tuple[Any, ...]) -> tuple[Backend, Any]:
+        """The inner group that takes the tensors of this operation."""
+        if len(self._inner) == 1 or op == "barrier":
+            return self._inner["cpu"]
+        return self._inner.get(_device_type(args), self._inner["cpu"])
 
     # ------------------------------------------------------------------ what torch asks of a group
 
@@ -451,13 +587,18 @@ class Group(ProcessGroup):
     def launch(self, op: str, result: Any, args: tuple[Any, ...]) -> GroupWork:
         """Enter the operation in the current generation."""
         generation = self._owner.generation
-        inner = None
+        backend, inner = ALL["gloo"], None
         try:
             if not generation.failed:
-                inner = getattr(self._inner, op)(*args)
+                backend, group = self._for(op, args)
+                if backend.late and hasattr(args[-1], "asyncOp"):
+                    args[-1].asyncOp = True  # for a synchronous operation torch gives nothing to wait for
+                inner = getattr(group, op)(*args)
         except RuntimeError as e:
             generation.fail(str(e))
-        work = GroupWork(self, generation, inner, result)
+        work = GroupWork(self, generation, backend, inner, result)
+        if op in _BETWEEN_TWO:
+            work.lane = object()  # on a stream of its own
         if inner is None:
             work.refused = True
             work.finish(failed=True)
@@ -516,6 +657,9 @@ class Group(ProcessGroup):
     all_to_all_single = alltoall_base
 
     def barrier(self, opts: Any = None) -> dist.Work:
+        if self._owner.device_backend is not None and not self._owner.alone:
+            # It is gloo's, which knows nothing of streams; that all ranks' devices got here is still what it promises.
+            self._owner.drain(self._owner.generation, everything=True)
         return self._run("barrier", [], _options(opts, c10d.BarrierOptions))
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
@@ -528,10 +672,21 @@ class Group(ProcessGroup):
         return self._run("recv_anysource", tensors, tensors, tag)
 
 
+def _device_type(args: Any) -> str:
+    """Of the first tensor among the arguments of an operation."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            return str(arg.device.type)
+        if isinstance(arg, (list, tuple)) and (found := _device_type(arg)):
+            return found
+    return ""
+
+
 def _options(opts: Any, kind: type) -> Any:
     return kind() if opts is None else opts
 
 
+_BETWEEN_TWO = frozenset({"send", "recv", "recv_anysource"})
 _IN_PLACE = frozenset({"allreduce", "allreduce_coalesced", "broadcast", "reduce"})
 SAME_EVERYWHERE = frozenset(
     {"allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced", "barrier"}

@@ -11,7 +11,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -19,6 +18,7 @@ from onward.core.facts import FaultReport, Scope, Stage
 from onward.devices import classify_error
 from onward.errors import StateError, Unwind, UsageError, WireError
 from onward.log import get_logger
+from onward.train.backends import choose, pick_device
 from onward.train.batches import Batches, batches_over
 from onward.train.between import BetweenSteps
 from onward.train.checkpoint import Checkpoints
@@ -41,7 +41,7 @@ REHEARSALS = 2  # DDP settles its bucket layout in the first backward pass and u
 _run: Run | None = None
 
 
-def start(timeout_s: float = 1800.0, device: str | None = None) -> Run:
+def start(timeout_s: float = 1800.0, device: str | None = None, backend: str | None = None) -> Run:
     """See `onward.init`."""
     global _run
     if _run is not None:
@@ -57,18 +57,19 @@ def start(timeout_s: float = 1800.0, device: str | None = None) -> Run:
             f"`onward run --nproc-per-node N {os.path.basename(sys.argv[0] or 'script.py')}`"
         )
     link = Link(path, bytes.fromhex(os.environ["ONWARD_TOKEN"]), int(os.environ["ONWARD_PROCESS"]))
-    _run = Run(link, timeout_s, device)
+    _run = Run(link, timeout_s, device, backend or os.environ.get("ONWARD_BACKEND"))
     return _run
 
 
 class Run:
     """This rank's part in the job."""
 
-    def __init__(self, link: Link, timeout_s: float, device: str | None) -> None:
+    def __init__(self, link: Link, timeout_s: float, device: str | None, backend: str | None) -> None:
         me = link.welcome
         self.rank, self.local_rank, self.world_size = me.rank, me.local_rank, me.world_size
         self.incarnation = me.incarnation
-        self.device = _device(device, me.local_rank)
+        self.device = pick_device(device, me.local_rank)
+        local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._link = link
         self._token = bytes.fromhex(os.environ["ONWARD_TOKEN"])
         self._page = Page(me.page)
@@ -83,6 +84,7 @@ class Run:
         self._groups = Groups(LinkStore(link, self._number), me.address, timeout_s)
         self._groups.accelerated = self.device.type != "cpu"
         self._groups.devices = [self.device]
+        self._groups.backends = choose(backend, self.device, me.local_rank, local_world)
         self._groups.before_launch = self._before_launch
         self._groups.on_complete = self._on_complete
         self._groups.on_unwind = self._on_unwind
@@ -338,10 +340,12 @@ class Run:
         """User code between steps, or after the last: its collectives are run again, not unwound."""
         self._scope = Scope.OUTSIDE
         self._groups.outside = self._between
+        self._groups.gated = False
 
     def _stay_in_loop(self) -> None:
         self._scope = Scope.BETWEEN
         self._groups.outside = None
+        self._groups.gated = False
 
     _pending_fault: FaultReport | None = None
 
@@ -362,6 +366,7 @@ class Run:
     def _park(self, n: int) -> Generator[Step, None, None]:
         """Wait, alone, until there is a place for this process; then take it over."""
         self._page.set("section", 1)
+        self._groups.warm()
         if self._link.welcome.step >= 2:
             yield from self._rehearse(n)
         self._report(Stage.PARKED, generation=0)
@@ -450,6 +455,7 @@ class Run:
         while True:
             order = self._link.wait_newer(number)
             self._groups.generation.abort(order.why)
+            self._groups.settle()
             if order.want in ("pause", "save"):
                 self._report(Stage.PAUSED, generation=order.generation)
             if order.want == "pause":
@@ -552,6 +558,7 @@ class Run:
                 )
         self._scope = Scope.STEP
         self._groups.outside = None
+        self._groups.gated = True
         self._local.begun = step.index
         self._step_started = time.monotonic_ns()
         self._injector.at("begin", step.index)
@@ -573,7 +580,7 @@ class Run:
 
     def _end(self, step: Step) -> None:
         """The block ended without an exception."""
-        if self._groups.generation.broken:
+        if not self._groups.drain(self._groups.generation):
             step.committed = False
             return self._note_break()
         vote = self._tx.end()
@@ -717,12 +724,3 @@ class Section:
     def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
         self._run._page.set("section", max(0, self._run._page.get("section") - 1))
         self._run._page.touch("progress_ns")
-
-
-def _device(wanted: str | None, local_rank: int) -> torch.device:
-    if wanted is not None:
-        return torch.device(wanted)
-    if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank % torch.cuda.device_count())
-        return torch.device("cuda", local_rank % torch.cuda.device_count())
-    return torch.device("cpu")

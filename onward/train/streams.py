@@ -124,11 +124,20 @@ class TorchStream:
 
 
 class DeviceStream:
-    """The stream of the current CUDA device; nothing while CUDA is not initialised."""
+    """The stream of the current CUDA or NPU device; nothing while neither is initialised."""
+
+    def _module(self) -> Any:
+        for kind in ("cuda", "npu"):
+            module = getattr(torch, kind, None)
+            if module is not None and module.is_initialized():
+                return module
+        return None
 
     def read(self) -> bytes:
-        return tensor_bytes(torch.cuda.get_rng_state()) if torch.cuda.is_initialized() else b""
+        module = self._module()
+        return tensor_bytes(module.get_rng_state()) if module is not None else b""
 
     def write(self, data: bytes) -> None:
-        if data and torch.cuda.is_initialized():
-            torch.cuda.set_rng_state(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        module = self._module()
+        if data and module is not None:
+            module.set_rng_state(torch.frombuffer(bytearray(data), dtype=torch.uint8))

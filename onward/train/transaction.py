@@ -116,7 +116,7 @@ class Transaction:
 
     def gate(self) -> bool:
         """Before the first update of the block. False when a collective of this block had failed: do not update."""
-        if self._groups.generation.broken:
+        if not self._groups.drain(self._groups.generation):
             return False
         if self._gated:
             return True

@@ -5,8 +5,12 @@ import os
 import random
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# NCCL refuses two ranks on one GPU of one host. With a host name each they take each other for remote, and use sockets.
+os.environ.setdefault("NCCL_HOSTID", f"rank{os.environ['RANK']}")
+os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -15,9 +19,11 @@ import onward
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--digest")
+parser.add_argument("--backend")
+parser.add_argument("--look", action="store_true", help="read a number that the gradients give, before the update")
 args = parser.parse_args()
 
-run = onward.init()
+run = onward.init(backend=args.backend)
 assert run.device.type == "cuda"
 torch.use_deterministic_algorithms(True)
 torch.manual_seed(run.rank)
@@ -34,10 +40,23 @@ for step in run.steps(args.steps):
         y = torch.randint(0, 10, (32,), device=run.device)
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
+        if args.look and nn.utils.clip_grad_norm_(model.parameters(), 1.0).item() < 0:
+            raise ValueError("a norm cannot be negative")
         optimizer.step()
         optimizer.zero_grad()
-    if step.committed and run.rank == 0 and step.index % 10 == 0:
-        print(f"step {step.index} loss {loss.item():.4f}", flush=True)
+    if step.committed and step.index % 10 == 5:
+        # Collectives between steps, on tensors of both kinds.
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        count = torch.ones(1)
+        dist.all_reduce(count)
+        seen = [None] * run.world_size
+        dist.all_gather_object(seen, (run.rank, step.index))
+        dist.barrier()
+        assert seen == [(r, step.index) for r in range(run.world_size)], seen
+        assert count.item() == run.world_size
+        if run.rank == 0:
+            print(f"step {step.index} loss {mean.item() / run.world_size:.4f}", flush=True)
 
 if args.digest:
     state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
