@@ -566,7 +566,8 @@ def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
         case Phase.STARTING:
             if job.waiting.startswith("NoQuorum"):
                 return _fail(job, now, _root(job), job.waiting)
-            late = [r for r in range(job.world_size) if r not in here or here[r].stage is not Stage.SETUP]
+            ready = {r for r, f in here.items() if f.library and f.stage is Stage.SETUP}
+            late = [r for r in range(job.world_size) if r not in ready]
             faults = _late(job, here, late, "start", "did not start")
             why = f"rank {_list(late)} did not start within {job.limits.start_s:g} s of the others"
             return _restart(_open(_remember(job, faults), faults, facts, now), now, why)
@@ -676,7 +677,7 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     here = current(job, facts)
     condemned = _condemned(job)
     standing = {r: f for r, f in here.items() if f.stage is Stage.PAUSED and f.generation == job.generation}
-    begun = (Stage.FORMED, Stage.TRAINING, Stage.DONE, Stage.PAUSED)
+    begun = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE, Stage.PAUSED)  # what is known may be old news
     coming = [r for r, f in here.items() if r not in standing and r not in condemned and f.stage in begun]
     if coming and not late:
         return Decision(job)

@@ -10,6 +10,7 @@ from test_recovery import Driven
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant, SavedFile, SavePart, choose_start, publishable
 from onward.core.facts import FaultReport, Progress, Scope, Stage
+from onward.core.membership import Outlook
 from onward.core.policy import parse_policies
 from onward.core.recovery import Job, Phase, advance, resumed, savers
 
@@ -209,7 +210,7 @@ def test_exit_alone_keeps_nothing() -> None:
 
 
 def stop(d: Driven) -> Job:
-    d.job = advance(d.job, d.facts, d.now, stopping=True).job
+    d.job = advance(d.job, d.facts, d.now, Outlook(stopping=True)).job
     return d.job
 
 

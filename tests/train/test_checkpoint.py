@@ -62,7 +62,8 @@ def test_what_is_in_a_checkpoint(jobs, tmp_path):
     assert saved(tmp_path) == [20, 30], "the last one is written before the job ends"
     folder = tmp_path / "step-00000030"
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["step"], manifest["world_size"], manifest["job"], manifest["reason"]) == (30, 2, "saves", "periodic")
+    told = [manifest[field] for field in ("step", "world_size", "job", "reason")]
+    assert told == [30, 2, "saves", "periodic"]
     assert {f["name"] for f in manifest["files"]} == {"shared.safetensors", "local-00000.bin", "local-00001.bin"}
     tensors = load_file(folder / "shared.safetensors")
     assert tensors["model.module.0.weight"].shape == (64, 16)
