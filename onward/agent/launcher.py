@@ -57,6 +57,7 @@ from onward.log import get_logger
 from onward.wire import page as pages
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.messages import (
+    Beat,
     CaptureStacks,
     ControlRequest,
     Hello,
@@ -283,6 +284,9 @@ class Launcher:
                 if self._stop_signal and (message.phase == "Stopped" or message.node < 0):
                     self._end_all()  # all is saved, or the others go on without us
                 self._check_end()
+                self._say_what_is_awaited(message.waiting)
+            case Beat():
+                self._say_what_is_awaited(message.waiting)
             case Note():
                 self.observer.detail(message.text)
             case IncidentNote():
@@ -303,6 +307,13 @@ class Launcher:
             self.observer.note(f"resuming at step {max(loads)}, from {self._vault.directory}")
 
     _resumed_in = -1
+
+    def _say_what_is_awaited(self, waiting: str) -> None:
+        if waiting != self._awaited and waiting:
+            self.observer.note(f"waiting for {waiting}" if not waiting.startswith("NoQuorum") else waiting)
+        self._awaited = waiting
+
+    _awaited = ""
 
     def _on_incident(self, incident: Incident, is_open: bool) -> None:
         self.witness.faulted(incident.faults)

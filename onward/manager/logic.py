@@ -171,7 +171,7 @@ class ManagerLogic:
         if jobs:
             self._succeed(max(jobs, key=age), term, now)
         else:
-            self._begin(term)
+            self._begin(term, now)
         if self.job is not None:
             self._heard_at = dict.fromkeys([m.id for m in self.job.places if m is not None], now) | self._heard_at
             self.facts = {f.rank: f for f in self._all_ranks()}
@@ -195,9 +195,9 @@ class ManagerLogic:
         self.job = resumed(last, now)
         self._note(f"a new manager (term {term}) goes on at generation {last.generation}, phase {last.phase.value}")
 
-    def _begin(self, term: int) -> None:
+    def _begin(self, term: int, now: float) -> None:
         s = self.settings
-        places = fill((None,) * s.nodes, self._here(), starting=True)
+        places = fill((None,) * s.nodes, self._here(now), starting=True)
         missing = places.count(None)
         if missing:
             self.waiting = f"{missing} of {s.nodes} nodes"
@@ -206,10 +206,10 @@ class ManagerLogic:
         job = new_job(s.world_size, s.policies, s.limits, places)
         self.job = replace(job, term=term, seat=s.seat, run=s.seat[:8])
 
-    def _here(self) -> tuple[Member, ...]:
-        """Agents that could hold a place."""
-        ok = [m for m in self._latest.values() if m.agent.id not in self._absent and not m.stopping]
-        return tuple(m.agent for m in ok if m.agent.id not in self._gone)
+    def _here(self, now: float) -> tuple[Member, ...]:
+        """Agents that could hold a place: connected, and lately heard of."""
+        ok = [m.agent for m in self._latest.values() if m.agent.id not in self._absent and not m.stopping]
+        return tuple(m for m in ok if m.id not in self._gone and self._silence(m, now) < ABSENT_S)
 
     def _all_ranks(self) -> list[RankFacts]:
         assert self.job is not None
@@ -230,6 +230,7 @@ class ManagerLogic:
         if self.job is None and self._first_at is not None and not self.deposed:
             self._try_office(now)
         if self.job is None or self.deposed:
+            self._beat(now)
             return
         self._look_for_lost_nodes(now)
         self._look_for_hangs(now)
@@ -260,9 +261,14 @@ class ManagerLogic:
             self._grant, self._savers = self._about_checkpoints()
             self._version += 1
             self._send_orders(sorted(self._seen), now)
-        elif now - self._beat_at >= BEAT_S:
+        else:
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        if now - self._beat_at >= BEAT_S:
             self._beat_at = now
-            self.out.append((None, Beat(term=self.job.term)))
+            term, waiting = (self.job.term, self.job.waiting) if self.job is not None else (0, self.waiting)
+            self.out.append((None, Beat(term=term, waiting=waiting)))
 
     def _mind_own_absence(self, now: float) -> None:
         """Who was not running himself has no right to call others silent."""
@@ -282,7 +288,7 @@ class ManagerLogic:
         gone = self._gone | {m.id for m in job.voters if self._presumed_dead(m, now)}
         return Outlook(
             deaf=self._deaf(now),
-            here=self._here(),
+            here=self._here(now),
             following=frozenset(following),
             gone=frozenset(gone),
             stopping=self._all_leave(),
@@ -333,7 +339,8 @@ class ManagerLogic:
                 old = self.facts.get(rank, RankFacts(rank, node, number))
                 if old.incarnation == number and old.exit_code == 0:
                     continue  # its rank had ended well: nothing of it is lost
-                fault = FaultReport("node", rank, number, step=old.progress.step, text=text, at=now)
+                since = 0.0 if m.id in self._gone else self._silence(m, now)
+                fault = FaultReport("node", rank, number, step=old.progress.step, text=text, at=now, since_s=since)
                 self.facts[rank] = replace(
                     old, incarnation=number, stage=Stage.EXITED, fault=fault, local_steps=(), memory=(), kept=()
                 )

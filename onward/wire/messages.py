@@ -130,9 +130,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The manager is there, and has nothing to say."""
+    """The manager is there, and has nothing new to say."""
 
-    term: int = 0
+    term: int = 0  # 0: not in office
+    waiting: str = ""  # what for
 
 
 class CaptureStacks(msgspec.Struct, frozen=True, kw_only=True, tag=True):

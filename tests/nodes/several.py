@@ -24,6 +24,7 @@ class Node:
     def __init__(self, name: str, command: list[str], tmp: Path) -> None:
         self.name = name
         self._out, self._err = tmp / f"{name}.out", tmp / f"{name}.err"
+        self._logs = tmp / f"logs-{name}"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT, start_new_session=True)
 
@@ -34,6 +35,10 @@ class Node:
     @property
     def said(self) -> str:
         return self._out.read_text() + self._err.read_text()
+
+    @property
+    def events(self) -> str:
+        return "".join(path.read_text() for path in self._logs.glob("*/events.log"))
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         return self.process.wait(limit_s)
