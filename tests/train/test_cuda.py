@@ -69,7 +69,8 @@ def test_a_kernel_that_waits_for_ever_is_ended(jobs, look):
 def test_many_faults_in_one_run_on_nccl(jobs):
     args = ("--steps", "200", "--backend", "nccl")
     faults = [f"kind=exception,rank={n % 2},step={10 + 10 * n}" for n in range(14)]
-    faults += [f"kind=kill,rank={n % 2},step={155 + 20 * n},at={at}" for n, at in enumerate(("forward", "optimizer"))]
+    kills = ((155, "forward"), (175, "optimizer"), (190, "forward"))
+    faults += [f"kind=kill,rank=0,step={step},at={at}" for step, at in kills]
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=faults)
     assert result.code == 0, result.err[-4000:]
     assert result.outcome["steps_lost"] == 0

@@ -18,17 +18,17 @@ import torch.distributed as dist
 
 from onward.train.backends.base import Backend, Place, call_unless_left
 
-# torch's own answers to a failed collective are to end the process, now or some minutes later. Ours is to go on.
-SETTINGS = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # its watchdog would end the process
-    "TORCH_NCCL_ENABLE_MONITORING": "0",  # so would the watchdog's own watchdog
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # asks our store every second whether somebody wants a dump
-    "TORCH_NCCL_PROPAGATE_ERROR": "0",  # news of a fault travels by the manager
-    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # a CUDA error is to surface where the user's code can report it
-    "TORCH_NCCL_BLOCKING_WAIT": "0",
+# torch's answer to a failed collective is a watchdog: it holds a lock that the next launch needs, calls into our store,
+# sleeps a minute and ends the process. It is not started when waits block; ours go by the future and never block.
+WITHOUT_WATCHDOG = {
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
-
-SUCCESS, TIMED_OUT = 0, 1  # of torch's WorkResult
+# The flight recorder keeps pointers to the events of operations until the watchdog lets go of them.
+WITHOUT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}
+SUCCESS = 0  # of torch's WorkResult
 LOST = "ncclRemoteError: a remote process exited or there was a network error"  # all that torch lets Python know
 
 
@@ -40,11 +40,17 @@ class Nccl(Backend):
     late = True
 
     def connect(self, place: Place) -> Any:
-        os.environ.update(SETTINGS)
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=place.timeout_s)
         options.group_name = place.name
-        inner = dist.ProcessGroupNCCL(place.store, place.rank, place.size, options)
+        os.environ.update(WITHOUT_RECORDER)
+        before = {name: os.environ.get(name) for name in WITHOUT_WATCHDOG}
+        os.environ.update(WITHOUT_WATCHDOG)
+        try:
+            inner = dist.ProcessGroupNCCL(place.store, place.rank, place.size, options)
+        finally:
+            for name, value in before.items():  # NCCL groups of the user's own are none of our business
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
         # Now, while all members are here: in the first operation nothing could interrupt it.
         call_unless_left(lambda: inner.eager_connect_single_device(place.device), place)
         return inner
@@ -65,5 +71,5 @@ class Nccl(Backend):
             return False
         found = work.get_future_result()  # not work.wait(): after an error that aborts the communicator by itself
         if found.done() and found.value() != SUCCESS:
-            raise RuntimeError("NCCL: a collective timed out" if found.value() == TIMED_OUT else LOST)
+            raise RuntimeError(LOST)
         return True
