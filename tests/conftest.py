@@ -59,7 +59,6 @@ class Jobs:
         chaos: list[str] | None = None,
         flags: list[str] | None = None,
         limit_s: float = LIMIT_S,
-        file_limit: int = 0,
     ) -> Result:
         self._count += 1
         digest = str(self._tmp / f"run{self._count}")
@@ -69,8 +68,6 @@ class Jobs:
         for spec in chaos or []:
             command += ["--chaos", spec]
         command += [str(ROOT / script), *args, "--digest", digest]
-        if file_limit:
-            command = ["prlimit", f"--fsize={file_limit}", *command]
         p = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False)
         try:
             outcome = json.loads(p.stdout[p.stdout.index("\n{") + 1 if "\n{" in p.stdout else p.stdout.index("{") :])

@@ -190,6 +190,7 @@ class Launcher:
             self.places.of,
             self.places.local_steps,
             self._vault.steps_in_memory,
+            self.places.begun,
         )
         self._saver = Saver(self.logic, self._vault, self.places, self._apply, self._say)
         self._saver.after = self._check_end

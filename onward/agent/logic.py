@@ -142,6 +142,7 @@ class AgentLogic:
         paths: Callable[[Process], tuple[str, str]],
         local_steps: Callable[[Process], tuple[int, ...]],
         memory_steps: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]] = lambda rank: ((), ()),
+        begun: Callable[[Process], int] = lambda p: -1,
     ) -> None:
         self.settings = settings
         self.node = -1  # our place in the job
@@ -150,6 +151,7 @@ class AgentLogic:
         self._paths = paths  # of a process: (status page, directory of its rank's local state)
         self._local_steps = local_steps  # which steps that directory holds
         self._memory_steps = memory_steps  # of a rank: what this node's memory holds whole, and of its local state
+        self._begun = begun  # the last step whose block a process's rank had begun
         self.saving = Saving(())
         self.leaving = False  # to be stopped, as soon as the manager has had its say
         self.processes: dict[int, Process] = {}
@@ -526,6 +528,7 @@ class AgentLogic:
             undo=r.undo if r else False,
             scope=Scope(r.scope) if r else Scope.SETUP,
             local_steps=self._local_steps(p),
+            begun=self._begun(p),
             resumed=r.resumed if r else False,
             serve=r.serve if r else "",
             between=r.between if r else 0,

@@ -37,13 +37,16 @@ class Places:
     def memory_dir(self) -> Path:
         return self.run_dir / "memory"
 
-    def slot(self, p: Process, step: int) -> tuple[Path, int]:
-        """Where the local state of `step` of a process's rank is, and the last step that the rank had begun."""
-        local_dir = Path(self.of(p)[1])
-        begun = -1
-        with contextlib.suppress(OSError, struct.error):
-            (begun,) = struct.unpack("<q", (local_dir / "position").read_bytes()[:8])
-        return local_dir / f"slot{step % 2}", begun
+    def slot(self, p: Process, step: int) -> Path:
+        """Where the local state of `step` of a process's rank is."""
+        return Path(self.of(p)[1]) / f"slot{step % 2}"
+
+    def begun(self, p: Process) -> int:
+        """The last step whose block a process's rank had begun."""
+        with contextlib.suppress(OSError, struct.error), open(f"{self.of(p)[1]}/position", "rb") as f:
+            (step,) = struct.unpack("<q", f.read(8))
+            return int(step)
+        return -1
 
     def logs(self, p: Process) -> tuple[Path, Path]:
         out, err = (self.log_dir / f"rank{p.rank}.{p.number:03d}.{n}.log" for n in ("stdout", "stderr"))

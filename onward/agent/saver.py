@@ -71,7 +71,8 @@ class Saver:
         self._changed(self._logic.saving.on_published(effect.grant, error))
 
     def _slot(self, rank: int, step: int) -> tuple[Path, int]:
-        return self._places.slot(self._logic.processes[self._logic.current[rank]], step)
+        p = self._logic.processes[self._logic.current[rank]]
+        return self._places.slot(p, step), self._places.begun(p)
 
     def _changed(self, effects: Sequence[Effect]) -> None:
         self._logic.changed = True

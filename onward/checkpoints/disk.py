@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = msgspec.convert(data, Manifest)
     except OSError as e:
         raise Invalid(f"{path} cannot be read ({e.strerror or e})") from e
-    except (ValueError, AttributeError, msgspec.MsgspecError) as e:
+    except (ValueError, AttributeError, TypeError, msgspec.MsgspecError) as e:
         raise Invalid(f"{path} is damaged ({e})") from e
     if manifest.format != FORMAT:
         raise Invalid(f"{path} is of format {manifest.format!r}; this version reads {FORMAT}")

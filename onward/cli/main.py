@@ -103,6 +103,17 @@ def status(job: str | None, output: str) -> int:
 
 
 @commands.command()
+@click.argument("directory", type=click.Path(path_type=Path), default="ckpt")
+@click.option("--quick", is_flag=True, help="Look at names and sizes only; do not read the files.")
+@_output
+def checkpoints(directory: Path, quick: bool, output: str) -> int:
+    """List the checkpoints in DIRECTORY (default ckpt), newest first, and say which of them are valid."""
+    from onward.cli.checkpoints import checkpoints as go
+
+    return go(directory, quick, output)
+
+
+@commands.command()
 @click.option("--listen", default="127.0.0.1", metavar="HOST[:PORT]", help="Where agents find it (port 9601).")
 @click.option("--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Nodes of the job.")
 @click.option("--nproc-per-node", type=click.IntRange(1, 4096), default=1, show_default=True, help="Ranks on each.")

@@ -84,6 +84,7 @@ class RankFacts:
     undo: bool = False  # can go back to step-1
     scope: Scope = Scope.SETUP
     local_steps: tuple[int, ...] = ()  # steps whose local state is safe outside the process
+    begun: int = -1  # last step whose block it began, in this process or in one before it
     resumed: bool = False  # has committed a step in `generation`
     serve: str = ""  # where it serves its state
     between: int = 0  # collectives it has run since its last commit, outside steps

@@ -698,7 +698,9 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
         job,
         phase=Phase.SAVING,
         agreement=outcome,
-        between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in able.values()),
+        # Some may have run collectives that others have still to come to: then all run them once more.
+        between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in able.values())
+        and any(f.begun < outcome.step for f in facts.values()),
         incident=incident,
         deadline=now + job.limits.save_s,
     )

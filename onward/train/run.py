@@ -141,7 +141,7 @@ class Run:
         self._local.cursors.append(made)
         return made
 
-    def checkpoint(self, every: int, dir: Any = "checkpoints", keep: int = 3, resume: bool = True) -> None:
+    def checkpoint(self, every: int, dir: Any = "ckpt", keep: int = 3, resume: bool = True) -> None:
         """Save the state every so many steps to `dir`, and begin from the newest valid checkpoint that is there."""
         if self._used_steps:
             raise UsageError("checkpoint must be called before run.steps()")

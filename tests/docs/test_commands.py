@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from onward.checkpoints import disk
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 pytestmark = pytest.mark.torch
@@ -33,6 +35,11 @@ def place(tmp_path_factory):
     """A directory with a script called train.py."""
     tmp = tmp_path_factory.mktemp("docs")
     shutil.copy(ROOT / "examples/ddp_min.py", tmp / "train.py")
+    made = disk.Manifest(
+        format=disk.FORMAT, job="j", run="r", step=1, world_size=1, torch="", reason="dump", created="", files=[]
+    )
+    (tmp / "ckpt/.tmp").mkdir(parents=True)
+    disk.publish(tmp / "ckpt", tmp / "ckpt/.tmp", made, 3)
     return tmp
 
 

@@ -174,7 +174,7 @@ class SimAgent:
         self.member = Member(id=f"agent{node}", peer=f"node{node}|1", wanted=node, nproc=local)
         settings = AgentSettings(member=self.member, local_ranks=local, spares=s.spares)
         self.memory = SimMemory(world)
-        self.logic = AgentLogic(settings, lambda p: ("", ""), self._local_steps, self.memory.steps_of)
+        self.logic = AgentLogic(settings, lambda p: ("", ""), self._local_steps, self.memory.steps_of, self._begun)
         self.children: dict[int, RankProcess] = {}
         self.slots: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, attempt) -> two slots of (step, value)
         self.begun: dict[tuple[int, int], int] = {}  # (rank, attempt) -> last step begun
@@ -190,6 +190,9 @@ class SimAgent:
 
     def _local_steps(self, p: Process) -> tuple[int, ...]:
         return tuple(sorted(step for step, _ in self.slots.get((p.rank, p.attempt), ()) if step >= 0))
+
+    def _begun(self, p: Process) -> int:
+        return self.begun.get((p.rank, p.attempt), -1)
 
     # ------------------------------------------------------------------------------------------ manager
 

@@ -62,7 +62,7 @@ def test_what_is_in_a_checkpoint(jobs, tmp_path):
     assert saved(tmp_path) == [20, 30], "the last one is written before the job ends"
     folder = tmp_path / "step-00000030"
     manifest = json.loads((folder / "manifest.json").read_text())
-    told = [manifest[field] for field in ("step", "world_size", "job", "reason")]
+    told = [manifest[key] for key in ("step", "world_size", "job", "reason")]
     assert told == [30, 2, "saves", "periodic"]
     assert {f["name"] for f in manifest["files"]} == {"shared.safetensors", "local-00000.bin", "local-00001.bin"}
     tensors = load_file(folder / "shared.safetensors")
@@ -202,14 +202,6 @@ def test_a_full_disk_does_not_stop_training(jobs, tmp_path):
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_a_memory_that_is_full_does_not_stop_training(jobs, tmp_path):
-    """No file of the job may grow beyond 64 kB: there is no copy in memory, and so no checkpoint."""
-    command = ["--width", "4096"]
-    result = save(jobs, tmp_path, *command, steps=12, every=5, file_limit=64 << 10)
-    assert "no checkpoint of step 5" in result.out + result.err
-    assert saved(tmp_path) == []
-
-
 def test_the_writer_is_killed(jobs, tmp_path):
     """It is a process of its own: what it had written is of no consequence, and the next one is written."""
     import threading
@@ -263,7 +255,7 @@ def test_all_ranks_killed_at_once_go_on_from_the_checkpoint(jobs, tmp_path):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_kill_around_a_save_in_place(jobs, tmp_path, rank):
     """The step after a save, with recovery in place: the checkpoint is whole or not there."""
-    args = (*STEPS, "--every", "10", "--dir", str(tmp_path))
+    args = (*STEPS, "--every", "10", "--dir", str(tmp_path), "--step-s", "0.05")
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=[f"kind=kill,rank={rank},step=10,at=begin"])
     assert result.code == 0, result.err[-3000:]
     for folder in disk.folders(tmp_path):
