@@ -50,17 +50,18 @@ def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:
     behind = {r: p for r, p in progress.items() if p.launched < front}
     if not behind and all(p.gate for p in waiting.values()):
         behind = {r: p for r, p in progress.items() if r not in waiting}  # past the last collective, not at the gate
+    silent = _silent(progress, limit)
     if behind:
         waited = min(longest, max(p.idle_s for p in behind.values()))  # who has just moved is late, not hung
         enough = limit if waited >= limit else limit / 2
-        guilty = tuple(sorted(r for r, p in behind.items() if p.idle_s >= enough))
-        if not guilty:
+        late = {r: p for r, p in behind.items() if p.idle_s >= enough}
+        if not late:
             return None
-        evidence = "; ".join(_describe(r, progress[r]) for r in guilty)
+        guilty = _guilty(late, silent)
+        evidence = "; ".join(_describe(r, progress[r], r in silent) for r in guilty)
         where = "at the gate" if progress[blocked[0]].gate else f"in collective {front}"
         return Suspicion(guilty, waited, limit, f"rank {_ranks(blocked)} waited {longest:.2f} s {where}; {evidence}")
-    silent = tuple(sorted(r for r, p in progress.items() if p.beat_s > limit))
-    if silent and len(silent) < len(progress):
+    if silent:
         why = f"all ranks entered collective {front} and waited {longest:.2f} s; rank {_ranks(silent)} shows no life"
         return Suspicion(silent, longest, limit, why)
     if len(waiting) == len(progress):
@@ -68,8 +69,24 @@ def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:
     return None
 
 
-def _describe(rank: int, p: Progress) -> str:
-    alive = "its process answers" if p.beat_s < 1.0 else f"its process has been silent for {p.beat_s:.1f} s"
+def _silent(progress: Mapping[int, Progress], limit: float) -> tuple[int, ...]:
+    """Ranks whose processes show no life while others do. If none does, it is the reader that was away."""
+    found = tuple(sorted(r for r, p in progress.items() if min(p.beat_s, p.idle_s) >= limit / 2))
+    return found if len(found) < len(progress) else ()
+
+
+def _guilty(late: Mapping[int, Progress], silent: tuple[int, ...]) -> tuple[int, ...]:
+    """Who holds the others up, where `late` are behind.
+
+    Of a ring's members some get out of a collective before the rest, and wait in the next one. Who is still inside is
+    held up too, by one that stopped: that one is in no collective at all, or shows no life.
+    """
+    stopped = {r for r, p in late.items() if p.pending_s <= 0.0 or r in silent}
+    return tuple(sorted(stopped or silent or late))
+
+
+def _describe(rank: int, p: Progress, silent: bool) -> str:
+    alive = f"its process has been silent for {p.beat_s:.1f} s" if silent else "its process answers"
     return f"rank {rank} entered only {p.launched} and made no progress for {p.idle_s:.2f} s ({alive})"
 
 

@@ -87,11 +87,49 @@ def test_a_stopped_process_is_told_from_a_busy_one() -> None:
 
 
 def test_one_silent_inside_the_collective_is_named() -> None:
-    frozen = Progress(step=3, launched=5, pending_s=3.0, idle_s=3.0, beat_s=2.9)
-    found = suspect({0: waits(3.0), 1: frozen, 2: waits(3.0)}, LIMIT)
+    found = suspect({0: waits(3.0), 1: frozen(5), 2: waits(3.0)}, LIMIT)
     assert found is not None
     assert found.ranks == (1,)
     assert "no life" in found.why
+
+
+def frozen(launched: int, s: float = 3.0) -> Progress:
+    """Stopped inside a collective."""
+    return Progress(step=3, launched=launched, pending_s=s, idle_s=s, beat_s=s)
+
+
+def test_who_waits_for_the_stopped_one_in_an_older_collective_is_not_blamed_with_it() -> None:
+    """Rank 0 stopped inside collective 4. Ranks 1 and 2 had all they needed of it and went on to 5, rank 3 had not."""
+    found = suspect({0: frozen(4), 1: waits(3.0), 2: waits(3.0), 3: waits(3.0, launched=4)}, LIMIT)
+    assert found is not None
+    assert found.certain
+    assert found.ranks == (0,)
+    assert "rank 0 entered only 4" in found.why
+    assert "silent for 3.0 s" in found.why
+
+
+def test_the_stopped_one_may_itself_be_ahead_of_those_it_holds_up() -> None:
+    found = suspect({0: frozen(5), 1: waits(3.0), 2: waits(3.0, launched=4)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (0,)
+
+
+def test_one_in_user_code_is_blamed_and_not_those_who_wait_for_it_in_an_older_collective() -> None:
+    found = suspect({0: works(3.0, launched=4), 1: waits(3.0), 2: waits(3.0, launched=4)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (0,)
+
+
+def test_one_in_another_collective_than_all_others_is_blamed_though_it_waits() -> None:
+    found = suspect({0: waits(3.0), 1: waits(3.0, launched=4), 2: waits(3.0)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (1,)
+
+
+def test_silence_of_all_is_the_readers_absence_and_no_evidence() -> None:
+    found = suspect({0: frozen(5), 1: frozen(5), 2: frozen(5)}, LIMIT)
+    assert found is not None
+    assert found.ranks == ()
 
 
 def test_one_that_is_not_at_the_gate_where_the_others_wait() -> None:
