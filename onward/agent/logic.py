@@ -128,6 +128,7 @@ class AgentLogic:
         self.version = 0
         self.stopping = False
         self.dropped = 0  # messages refused because they were from the past
+        self.late_s = 0.0  # how late our own ticks come
         self.injections = list(settings.injections)
         self._next = 0
         self._stores: dict[int, GenerationStore] = {}
@@ -370,6 +371,7 @@ class AgentLogic:
             record=self.record,
             stopping=self.stopping,
             now=now,
+            late_s=self.late_s,
         )
 
     def _rank_facts(self, p: Process) -> RankFacts:

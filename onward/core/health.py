@@ -13,6 +13,8 @@ from statistics import median
 
 from onward.core.facts import Progress
 
+LATE_WEIGHT = 3.0  # a step takes several turns on a core, and each may be as late as a tick
+
 
 @dataclass(frozen=True)
 class Suspicion:
@@ -28,11 +30,22 @@ class Suspicion:
         return self.waited_s >= self.limit_s
 
 
-def limit_s(step_times: Sequence[float], floor_s: float, first_s: float) -> float:
-    """How long the others may wait for one rank: adaptive, and generous until a few steps have been seen."""
+def limit_s(step_times: Sequence[float], floor_s: float, first_s: float, late_s: float = 0.0) -> float:
+    """How long the others may wait for one rank: adaptive, and generous until a few steps have been seen.
+
+    `late_s` is how late the agents' own ticks are: a machine that keeps them waiting keeps ranks waiting too.
+    """
     if len(step_times) < 3:
         return first_s
-    return max(floor_s, 3.0 * median(step_times), 1.5 * max(step_times))
+    return max(floor_s, 3.0 * median(step_times), 1.5 * max(step_times)) + LATE_WEIGHT * late_s
+
+
+def own_idle_s(idle_s: float, queued_s: float) -> float:
+    """Of the time without progress, what a rank must answer for: not what it stood in the queue for a core.
+
+    Some of it always counts, so that one in an endless loop on a busy machine is found too, if later.
+    """
+    return max(idle_s - queued_s, idle_s / 4.0)
 
 
 def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:

@@ -58,6 +58,7 @@ class ManagerLogic:
         self._suspects: tuple[int, ...] | None = None
         self._suspected_at = 0.0
         self._heard_at: dict[int, float] = {}  # node -> when it last told its facts
+        self._late_s: dict[int, float] = {}  # node -> how late its own ticks come
         self._told_at: dict[int, float] = {}  # node -> when it was last sent orders
         self.changed_job = False
 
@@ -74,6 +75,7 @@ class ManagerLogic:
         back = now - self._heard_at.get(message.node, now) > ABSENT_S
         self._heard_at[message.node] = now
         self._seen[message.node] = message.version
+        self._late_s[message.node] = message.late_s
         for f in message.ranks:
             self.facts[f.rank] = f
             self._time_step(f)
@@ -152,7 +154,8 @@ class ManagerLogic:
 
     def _limit(self) -> float:
         s = self.settings
-        return health.limit_s(tuple(self._step_times), s.hang_floor_s, s.hang_first_s)
+        late_s = max(self._late_s.values(), default=0.0)
+        return health.limit_s(tuple(self._step_times), s.hang_floor_s, s.hang_first_s, late_s)
 
     def _look_for_hangs(self, now: float) -> None:
         job = self.job

@@ -83,6 +83,7 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     record: bytes = b""  # the generation record it holds
     stopping: bool = False
     now: float = 0.0
+    late_s: float = 0.0  # how late its own ticks have come lately: so busy is the machine
 
 
 class IncidentNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.core.facts import Progress
-from onward.core.health import limit_s, suspect
+from onward.core.health import limit_s, own_idle_s, suspect
 
 LIMIT = 2.0
 
@@ -42,6 +42,26 @@ def test_a_step_as_long_as_any_seen_is_never_over_the_limit(times: list[float], 
     limit = limit_s(times, floor, 120.0)
     assert limit >= floor
     assert limit > max(times)
+
+
+def test_where_the_agents_own_ticks_are_late_there_is_more_patience() -> None:
+    assert limit_s([0.01] * 5, 0.7, 120.0, late_s=0.5) >= 0.7 + 2 * 0.5
+    assert limit_s([], 0.7, 120.0, late_s=0.5) == 120.0
+
+
+def test_who_stood_in_the_queue_for_a_core_did_not_idle() -> None:
+    assert own_idle_s(3.0, queued_s=0.0) == 3.0
+    assert own_idle_s(3.0, queued_s=2.0) == 1.0
+    starved = works(own_idle_s(3.0, queued_s=2.5))
+    assert suspect({0: waits(3.0), 1: starved, 2: waits(3.0)}, LIMIT) is None
+
+
+def test_one_in_an_endless_loop_on_a_busy_machine_is_found_in_the_end() -> None:
+    looping = works(own_idle_s(4 * LIMIT, queued_s=4 * LIMIT))
+    found = suspect({0: waits(4 * LIMIT), 1: looping}, LIMIT)
+    assert found is not None
+    assert found.certain
+    assert found.ranks == (1,)
 
 
 # ------------------------------------------------------------------------------------------------ the guilty
