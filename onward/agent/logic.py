@@ -27,6 +27,7 @@ from onward.wire.messages import (
 )
 
 SPARE_TRIES = 3
+CALM_STEPS = 3  # of every rank in a generation before a spare is built: it takes the cores and memory of the ranks
 
 
 # ---------------------------------------------------------------------------------------------------- effects
@@ -134,6 +135,7 @@ class AgentLogic:
         self._stores: dict[int, GenerationStore] = {}
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
         self._spare_tries: dict[int, int] = {}
+        self._calm_from = (-1, 0)  # (generation, the furthest step when it was first seen running)
         self.changed = True
 
     # ------------------------------------------------------------------------------------------ orders
@@ -253,16 +255,22 @@ class AgentLogic:
             return []
         have = {p.rank for p in alive}
         ranks = [r for r in sorted(self.current) if r not in have]
-        if self.settings.spares == "one" and have:
+        if (self.settings.spares == "one" and have) or not self._calm(o.generation):
             return []
         for rank in ranks:
             p = self.processes[self.current[rank]]
-            begun = p.alive and p.report is not None and p.report.resumed and p.progress.step >= 2
+            begun = p.alive and p.report is not None and p.report.resumed
             if begun and self._spare_tries.get(rank, 0) < SPARE_TRIES and room():
                 self._spare_tries[rank] = self._spare_tries.get(rank, 0) + 1
                 s = self._new(rank, 0, spare=True, stand_in=True, attempt=o.attempt)
                 return [StartProcess(s.number, rank, 0, True, s.attempt)]
         return []
+
+    def _calm(self, generation: int) -> bool:
+        steps = [self.processes[n].progress.step for n in self.current.values()]
+        if self._calm_from[0] != generation:
+            self._calm_from = (generation, max(steps, default=-1))
+        return min(steps, default=-1) >= self._calm_from[1] + CALM_STEPS
 
     # ------------------------------------------------------------------------------------------ ranks
 
@@ -395,6 +403,7 @@ class AgentLogic:
             resumed=r.resumed if r else False,
             serve=r.serve if r else "",
             between=r.between if r else 0,
+            light=r.light if r else 0,
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

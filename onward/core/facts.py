@@ -86,6 +86,7 @@ class RankFacts:
     resumed: bool = False  # has committed a step in `generation`
     serve: str = ""  # where it serves its state
     between: int = 0  # collectives it has run since its last commit, outside steps
+    light: int = 0  # the collective at which all ranks had agreed to publish; 0: its steps are careful ones
     exit_code: int | None = None  # negative: killed by that signal
     fault: FaultReport | None = None  # reported by the rank or by its agent
     progress: Progress = field(default_factory=Progress)

@@ -322,4 +322,5 @@ class ManagerLogic:
             source=source,
             serves=sum(1 for g in givers if g == rank),
             between=job.between,
+            light=a.light,
         )

@@ -44,6 +44,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""  # where the state is served, for `receive`
     serves: int = 0  # how many receivers will ask this rank for state
     between: bool = False  # some rank is in a collective between steps: compare how far everybody is
+    light: int = 0  # go on with light steps, publishing before this collective; 0: with careful ones
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -148,6 +149,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     fault: FaultReport | None = None
     local_steps: list[int] = []
     between: int = 0  # collectives since the last commit
+    light: int = 0  # the shape of its steps that all had agreed on
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
