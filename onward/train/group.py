@@ -307,12 +307,20 @@ class Groups:
         generation = Generation(number)
         inners = [g.detach() for g in self.members]
         self._graveyard.append((old, inners))
-        self._graveyard = [(g, i) for g, i in self._graveyard if g.stuck]
-        del inners, old
         self.generation = generation
         self.alone = False
         for group in self.members:
             group.attach(generation)
+
+    def bury(self) -> None:
+        """Drop the groups of past generations, except where an operation is still inside. Takes milliseconds each, so
+        it is done when the job trains again, and aside."""
+        if self._graveyard:
+            threading.Thread(target=self._bury, name="onward-bury", daemon=True).start()
+
+    def _bury(self) -> None:
+        graves, self._graveyard = self._graveyard, []
+        self._graveyard += [grave for grave in graves if grave[0].stuck]
 
     def completed(self, generation: Generation, work: GroupWork) -> None:
         oldest = generation.remove(work)

@@ -139,27 +139,41 @@ class Link:
 
     def ask(self, generation: int, op: str, key: str, timeout_s: float, **fields: object) -> StoreReply:
         """A store operation, answered by whoever keeps the store of `generation`."""
+        return self.ask_each(generation, op, [key], timeout_s, **fields)[0]
+
+    def ask_each(
+        self, generation: int, op: str, keys: list[str], timeout_s: float, **fields: object
+    ) -> list[StoreReply]:
+        """The same for several keys, all asked at once: one round trip, whatever their number."""
         with self._changed:
-            self._next_id += 1
-            number = self._next_id
-            self._replies[number] = None
+            numbers = range(self._next_id + 1, self._next_id + 1 + len(keys))
+            self._next_id += len(keys)
+            self._replies.update(dict.fromkeys(numbers))
         deadline = time.monotonic() + timeout_s
+        replies = []
         try:
-            self.send(StoreRequest(id=number, generation=generation, op=op, key=key, **fields))  # type: ignore[arg-type]
-            with self._changed:
-                while True:
-                    reply = self._replies[number]
-                    if reply is not None:
-                        return reply
-                    if self.newer_than(generation):
-                        raise Interrupted(f"generation {generation} was left while waiting for {key}")
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise TimeoutError(f"no answer for {op} {key} of generation {generation} in {timeout_s:g} s")
-                    self._changed.wait(left)
+            for number, key in zip(numbers, keys, strict=True):
+                self.send(StoreRequest(id=number, generation=generation, op=op, key=key, **fields))  # type: ignore[arg-type]
+            for number, key in zip(numbers, keys, strict=True):
+                replies.append(self._reply(number, generation, f"{op} {key}", deadline, timeout_s))
+            return replies
         finally:
             with self._changed:
-                self._replies.pop(number, None)
+                for number in numbers:
+                    self._replies.pop(number, None)
+
+    def _reply(self, number: int, generation: int, what: str, deadline: float, timeout_s: float) -> StoreReply:
+        with self._changed:
+            while True:
+                reply = self._replies[number]
+                if reply is not None:
+                    return reply
+                if self.newer_than(generation):
+                    raise Interrupted(f"generation {generation} was left while waiting for {what}")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"no answer for {what} of generation {generation} in {timeout_s:g} s")
+                self._changed.wait(left)
 
 
 def _rank_of(order: RankOrder) -> tuple[int, int]:

@@ -540,6 +540,7 @@ class Run:
         if not self._resumed:
             self._resumed = True
             self._report(Stage.TRAINING)
+            self._groups.bury()
         if self._tx.broke_shape == "light":
             self._pending_fault = self._fault(
                 "shape", "the block changed its shape; all ranks go back to careful steps", retryable="communication"
