@@ -25,6 +25,7 @@ from torch.distributed import PrefixStore, ProcessGroup
 
 from onward.errors import Unwind
 from onward.train.backends import Backend, connect
+from onward.train.latch import Latch
 from onward.train.loopback import answer
 from onward.train.sockets import Connections, open_sockets
 
@@ -69,7 +70,7 @@ class Generation:
         """Returns the launch time of the oldest operation still pending, 0 when there is none."""
         with self._lock:
             self._pending.pop(work.number, None)
-            return min((w.launched_at for w in self._pending.values()), default=0.0)
+            return next((w.launched_at for w in self._pending.values()), 0.0)  # they stand in the order of launch
 
     @property
     def stuck(self) -> bool:
@@ -120,7 +121,7 @@ class GroupWork(dist.Work):
         self._inner = inner
         self._tensors = tensors
         self._lock = threading.Lock()
-        self._event = threading.Event()
+        self._event = Latch()
         self._future: torch.futures.Future[Any] | None = None
         self.failed = False
         self.log: Callable[[Any], None] | None = None

@@ -69,6 +69,7 @@ class Transaction:
     def begin(self) -> list[str]:
         """Open the block. Returns the names of what had changed outside a block, for a warning."""
         start = time.thread_time_ns()
+        self._protected.look_again()
         versions = self._protected.versions()
         outside = [] if self._at_end in (None, versions) else ["a parameter"]
         self._versions = versions
@@ -238,6 +239,7 @@ class Transaction:
         self._local.restore(step)
         self._at_commit = None
         self.step, self.open, self.clean, self.undo = step, False, True, False
+        self._protected.look_again()
         self._at_end = self._protected.versions()
 
     def damaged(self) -> None:
