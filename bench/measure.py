@@ -155,7 +155,7 @@ def incident_of(fault: Fault, incidents: list[dict]) -> list[dict]:
     for incident in incidents:
         stages = {stage: at - fault.at for stage, at in incident["marks"]}
         if 0 <= stages.get("detect", -1.0) <= (fault.recover_s or fault.bound_s):
-            ranks = sorted({f["rank"] for f in incident["faults"] if f["kind"] != "exception"})
+            ranks = sorted({f["rank"] for f in incident["faults"] if f["retryable"] != "communication"})  # not an echo
             return [{"stages": stages, "policy": incident["policy"], "blamed": ranks, "rank": fault.rank}]
     return []
 

@@ -19,6 +19,7 @@ import psutil
 
 from onward.agent import control, evidence
 from onward.agent.birth import OTHER_PYTHON, Births
+from onward.agent.busy import Lateness, RunQueue
 from onward.agent.chaos import OWN_KINDS
 from onward.agent.desk import Desk
 from onward.agent.helpers import Guard, OwnManager
@@ -50,6 +51,7 @@ from onward.agent.vault import Vault
 from onward.agent.warmth import WarmParent
 from onward.agent.witness import Witness
 from onward.core.facts import Progress
+from onward.core.health import own_idle_s
 from onward.core.incident import Incident
 from onward.core.policy import Policy
 from onward.errors import HungUp, OnwardError, WireError
@@ -99,6 +101,8 @@ class Launcher:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._followers: dict[int, list[Follower]] = {}
         self._pages: dict[int, pages.Page] = {}
+        self._queues: dict[int, RunQueue] = {}
+        self._lateness = Lateness()
         self._tasks: set[asyncio.Task[None]] = set()
         self._incidents: list[Incident] = []
         self._open_incident: Incident | None = None
@@ -408,6 +412,7 @@ class Launcher:
             self._apply(self.logic.on_exit(p.number, 71))
             return
         self._follow(p, *self.places.logs(p))
+        self._queues[p.number] = RunQueue(pid)
         self.logic.on_started(p.number, pid)
         self._guard.add(pid, self.places.mark(p.number))
         number = p.number
@@ -442,6 +447,7 @@ class Launcher:
         self._apply(self.logic.on_exit(number, code))
         self._children.pop(number, None)
         self._pages.pop(number, None)
+        self._queues.pop(number, None)
         self._check_end()
 
     def _sweep(self, number: int) -> None:
@@ -499,7 +505,10 @@ class Launcher:
 
     async def _tick(self) -> None:
         while True:
+            due = time.monotonic() + TICK_S
             await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            self.logic.late_s = self._lateness.see(now - due, now)
             for p in list(self.logic.processes.values()):
                 if p.number in self._pages and p.alive:
                     self._read_page(p)
@@ -580,12 +589,14 @@ class Launcher:
 
     def _read_page(self, p: Process) -> None:
         page, now = self._pages[p.number], time.monotonic_ns()
+        queue = self._queues.get(p.number)
+        queued_s = queue.since(page.get("progress_ns")) if queue is not None else 0.0
         p.progress = Progress(
             step=page.get("step"),
             launched=page.get("launched"),
             pending_s=page.age_s("launched_ns", now),
             beat_s=page.age_s("beat_ns", now),
-            idle_s=page.age_s("progress_ns", now),
+            idle_s=own_idle_s(page.age_s("progress_ns", now), queued_s),
             section=page.get("section") > 0,
             step_s=page.get("step_ns") / 1e9,
             gate=page.get("gate") > 0,

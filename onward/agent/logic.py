@@ -35,6 +35,7 @@ from onward.wire.messages import (
 )
 
 SPARE_TRIES = 3
+CALM_STEPS = 3  # of every rank in a generation before a spare is built: it takes the cores and memory of the ranks
 
 
 # ---------------------------------------------------------------------------------------------------- effects
@@ -163,12 +164,14 @@ class AgentLogic:
         self.version = 0
         self.stopping = False
         self.dropped = 0  # messages refused because they were from the past
+        self.late_s = 0.0  # how late our own ticks come
         self.injections = list(settings.injections)
         self._next = 0
         self._stores: dict[int, GenerationStore[Asker]] = {}
         self._early: list[tuple[Asker, StoreRequest]] = []  # for a generation that we have not heard of yet
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
         self._spare_tries: dict[int, int] = {}
+        self._calm_from = (-1, 0)  # (generation, the furthest step when it was first seen running)
         self.changed = True
 
     # ------------------------------------------------------------------------------------------ orders
@@ -332,16 +335,22 @@ class AgentLogic:
             return []
         have = {p.rank for p in alive}
         ranks = [r for r in sorted(self.current) if r not in have]
-        if self.settings.spares == "one" and have:
+        if (self.settings.spares == "one" and have) or not self._calm(o.generation):
             return []
         for rank in ranks:
             p = self.processes[self.current[rank]]
-            begun = p.alive and p.report is not None and p.report.resumed and p.progress.step >= 2
+            begun = p.alive and p.report is not None and p.report.resumed
             if begun and self._spare_tries.get(rank, 0) < SPARE_TRIES and room():
                 self._spare_tries[rank] = self._spare_tries.get(rank, 0) + 1
                 s = self._new(rank, 0, spare=True, stand_in=True, attempt=o.attempt)
                 return [StartProcess(s.number, rank, 0, True, s.attempt)]
         return []
+
+    def _calm(self, generation: int) -> bool:
+        steps = [self.processes[n].progress.step for n in self.current.values()]
+        if self._calm_from[0] != generation:
+            self._calm_from = (generation, max(steps, default=-1))
+        return min(steps, default=-1) >= self._calm_from[1] + CALM_STEPS
 
     # ------------------------------------------------------------------------------------------ ranks
 
@@ -507,6 +516,7 @@ class AgentLogic:
             stopping=self.stopping or self.leaving,
             now=now,
             parts=list(self.saving.parts),
+            late_s=self.late_s,
         )
 
     def _rank_facts(self, p: Process) -> RankFacts:
@@ -538,6 +548,7 @@ class AgentLogic:
             kept=local,
             disk=self.saving.published,
             save_error=self.saving.error,
+            light=r.light if r else 0,
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

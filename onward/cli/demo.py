@@ -17,7 +17,7 @@ from pathlib import Path
 
 import onward
 from onward.agent.chaos import parse_chaos
-from onward.agent.observer import JobView, Outcome
+from onward.agent.observer import Outcome
 from onward.cli.banner import banner
 from onward.cli.flags import parse_run
 from onward.cli.run import run_job
@@ -27,9 +27,7 @@ from onward.core.incident import Incident
 from onward.errors import OnwardError, UsageError
 
 RANKS = 4
-TRIAL_STEPS = 14
-FEWEST, MOST = 80, 200  # steps of a run
-TRAINING_S = 16.0  # how long one run should train, about
+STEPS = 100  # of a run: some ten seconds on two cores, enough for the loss to fall and for spares to be ready
 QUICK_STEPS = 40
 QUICK_MODEL = ("--layers", "1", "--embd", "32", "--heads", "2", "--block", "32", "--batch", "8")
 ECC_TEXT = "injected: uncorrectable ECC error"  # one of those that devices/ knows to be cured by a retry
@@ -79,7 +77,7 @@ def demo(quick: bool, view: str) -> int:
     with tempfile.TemporaryDirectory(prefix="onward-demo-") as folder, _screen(view) as screen:
         show = _Show(examples, Path(folder), screen, QUICK_MODEL if quick else ())
         try:
-            steps = QUICK_STEPS if quick else show.measure()
+            steps = QUICK_STEPS if quick else STEPS
             reference, faulty = show.reference(steps), show.faulty(steps)
         except _Stopped as e:
             print(f"onward: {e}", file=sys.stderr, flush=True)
@@ -121,30 +119,6 @@ class _Stopped(OnwardError):
         self.exit_code = exit_code
 
 
-class _Stopwatch:
-    """A screen that also times the steps."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._first: tuple[float, int] | None = None
-        self._last = (0.0, 0)
-        self.begin, self.finish, self.close = screen.begin, screen.finish, screen.close
-        self.line, self.note, self.detail, self.incident = screen.line, screen.note, screen.detail, screen.incident
-
-    def status(self, view: JobView) -> None:
-        if view.step >= 3 and self._first is None:
-            self._first = (view.elapsed_s, view.step)
-        if view.step > self._last[1]:
-            self._last = (view.elapsed_s, view.step)
-        self._screen.status(view)
-
-    @property
-    def step_s(self) -> float:
-        if self._first is None or self._last[1] <= self._first[1]:
-            return 0.1
-        return (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
-
-
 class _Show:
     """The runs of the demo."""
 
@@ -157,28 +131,22 @@ class _Show:
     def state(self, name: str) -> Path:
         return self._folder / name
 
-    def measure(self) -> int:
-        """How many steps make a run of about TRAINING_S here."""
-        watch = _Stopwatch(self._screen)
-        self._run("1/3 measuring how fast this machine is", TRIAL_STEPS, "trial", ("--spares", "none"), watch)
-        return max(FEWEST, min(MOST, int(TRAINING_S / watch.step_s) // 10 * 10))
-
     def reference(self, steps: int) -> Outcome:
-        return self._run(f"2/3 without faults, {steps} steps", steps, "reference", ("--spares", "none"), self._screen)
+        return self._run(f"1/2 without faults, {steps} steps", steps, "reference", ("--spares", "none"))
 
     def faulty(self, steps: int) -> Outcome:
         planned = ", ".join(f"{fault.kind} rank {fault.rank} at step {fault.step(steps)}" for fault in FAULTS)
         chaos = [word for fault in FAULTS for word in ("--chaos", fault.spec(steps))]
-        return self._run(f"3/3 with faults: {planned}", steps, "faulty", ("--spares", "each", *chaos), self._screen)
+        return self._run(f"2/2 with faults: {planned}", steps, "faulty", ("--spares", "each", *chaos))
 
-    def _run(self, title: str, steps: int, name: str, flags: tuple[str, ...], screen: Screen) -> Outcome:
+    def _run(self, title: str, steps: int, name: str, flags: tuple[str, ...]) -> Outcome:
         words = ["--nproc-per-node", str(RANKS), "--job-name", f"demo-{name}", *flags, self._script]
         words += [*self._model, "--steps", str(steps), "--digest", str(self.state(name))]
         settings = parse_run(words, {"PATH": os.environ.get("PATH", "")})
-        screen.begin(title)
-        outcome = run_job(settings, parse_chaos(settings.chaos, RANKS), screen)
+        self._screen.begin(title)
+        outcome = run_job(settings, parse_chaos(settings.chaos, RANKS), self._screen)
         if outcome.exit_code != 0:
-            screen.close()
+            self._screen.close()
             if outcome.root_cause is not None:
                 print(banner(outcome), file=sys.stderr, flush=True)
             text = f"{title}: {outcome.phase}, so there is nothing to compare; logs in {outcome.log_dir}"

@@ -30,6 +30,7 @@ class Copy:
     clean: bool
     undo: bool
     local_steps: tuple[int, ...]
+    light: int = 0  # see RankFacts
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Agreement:
     parts: dict[int, Part]
     sources: tuple[int, ...]
     why: str
+    light: int = 0  # steps go on being light, with this shape; 0: everybody is careful
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,14 @@ def agree(copies: Sequence[Copy]) -> Agreement | NoAgreement:
         if not sources:
             reasons.append(f"step {step}: no copy")
             continue
-        return Agreement(step, parts, sources, _explain(step, parts, sources))
+        return Agreement(step, parts, sources, _explain(step, parts, sources), _common_shape(copies))
     return NoAgreement("; ".join(reasons))
+
+
+def _common_shape(copies: Sequence[Copy]) -> int:
+    """The shape of a step that all who have run steps know, and so can tell the others; 0 when they differ."""
+    shapes = {c.light for c in copies if c.step is not None}
+    return shapes.pop() if len(shapes) == 1 else 0
 
 
 def _explain(step: int, parts: dict[int, Part], sources: tuple[int, ...]) -> str:

@@ -62,7 +62,7 @@ class Progress:
     launched: int = 0  # collectives over the whole world entered so far in this generation
     pending_s: float = 0.0  # age of the oldest collective that has not ended; 0 when none
     beat_s: float = 0.0  # age of the link thread's last sign of life
-    idle_s: float = 0.0  # age of the last sign of progress of the main thread
+    idle_s: float = 0.0  # age of the last sign of progress of the main thread, less what it queued for a core
     section: bool = False  # inside `run.section`, or anywhere that slowness is legal
     step_s: float = 0.0  # duration of the last committed step
     gate: bool = False  # waiting at an out-of-band gate
@@ -94,6 +94,7 @@ class RankFacts:
     memory: tuple[int, ...] = ()  # steps of which its node holds a complete copy in memory, this rank's part included
     disk: tuple[int, ...] = ()  # checkpoints that its node has published in this run
     save_error: str = ""  # why what was to be saved could not be written
+    light: int = 0  # the collective at which all ranks had agreed to publish; 0: its steps are careful ones
     exit_code: int | None = None  # negative: killed by that signal
     fault: FaultReport | None = None  # reported by the rank or by its agent
     progress: Progress = field(default_factory=Progress)

@@ -384,7 +384,7 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 def _copy(f: RankFacts) -> Copy:
     if f.stage is Stage.PARKED:
         return Copy(f.rank, None, False, False, f.local_steps)
-    return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps)
+    return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, f.light)
 
 
 def _arrived(f: RankFacts | None, generation: int) -> bool:

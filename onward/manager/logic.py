@@ -359,7 +359,8 @@ class ManagerLogic:
 
     def _limit(self) -> float:
         s = self.settings
-        return health.limit_s(tuple(self._step_times), s.hang_floor_s, s.hang_first_s)
+        late_s = max((m.late_s for m in self._latest.values()), default=0.0)
+        return health.limit_s(tuple(self._step_times), s.hang_floor_s, s.hang_first_s, late_s)
 
     def _look_for_hangs(self, now: float) -> None:
         job = self.job
@@ -569,4 +570,5 @@ class ManagerLogic:
             serves=sum(1 for g in givers if g == rank),
             between=job.between,
             partner=partner,
+            light=a.light,
         )

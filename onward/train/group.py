@@ -28,6 +28,7 @@ from onward.errors import Unwind
 from onward.log import get_logger
 from onward.train.backends import ALL, Backend, Place
 from onward.train.device_queue import DeviceQueue
+from onward.train.latch import Latch
 from onward.train.loopback import answer
 from onward.train.sockets import Connections, open_sockets
 
@@ -87,6 +88,8 @@ class Generation:
         """Returns the launch time of the oldest operation still pending, 0 when there is none."""
         with self._lock:
             self._pending.pop(work.number, None)
+            if not self.queue:
+                return next((w.launched_at for w in self._pending.values()), 0.0)  # they stand in the order of launch
         return self.oldest()
 
     def oldest(self) -> float:
@@ -163,7 +166,7 @@ class GroupWork(dist.Work):
         self._late = backend.late  # on a device: see `device_queue`
         self._tensors = tensors
         self._lock = threading.Lock()
-        self._event = threading.Event()
+        self._event = Latch()
         self._future: torch.futures.Future[Any] | None = None
         self.failed = False
         self.log: Callable[[Any], None] | None = None
@@ -369,8 +372,6 @@ class Groups:
         generation = Generation(number)
         inners = [g.detach() for g in self.members]
         self._graveyard.append((old, inners))
-        self._graveyard = [(g, i) for g, i in self._graveyard if g.stuck]
-        del inners, old
         self.generation = generation
         self.alone = False
         for group in self.members:
@@ -426,6 +427,16 @@ class Groups:
         if not self._watching:
             self._watching = True
             threading.Thread(target=self._watch, name="onward-watch", daemon=True).start()
+
+    def bury(self) -> None:
+        """Drop the groups of past generations, except where an operation is still inside. Takes milliseconds each, so
+        it is done when the job trains again, and aside."""
+        if self._graveyard:
+            threading.Thread(target=self._bury, name="onward-bury", daemon=True).start()
+
+    def _bury(self) -> None:
+        graves, self._graveyard = self._graveyard, []
+        self._graveyard += [grave for grave in graves if grave[0].stuck]
 
     def completed(self, generation: Generation, work: GroupWork) -> None:
         self._note(generation, generation.remove(work))

@@ -140,11 +140,20 @@ class Link:
 
     def ask(self, generation: int, op: str, key: str, timeout_s: float, **fields: object) -> StoreReply:
         """A store operation, answered by whoever keeps the store of `generation`."""
+        return self.ask_each(generation, op, [key], timeout_s, **fields)[0]
 
-        def request(number: int) -> StoreRequest:
-            return StoreRequest(id=number, generation=generation, op=op, key=key, **fields)  # type: ignore[arg-type]
+    def ask_each(
+        self, generation: int, op: str, keys: list[str], timeout_s: float, **fields: object
+    ) -> list[StoreReply]:
+        """The same for several keys, all asked at once: one round trip, whatever their number."""
 
-        return self._ask(request, generation, f"{op} {key} of generation {generation}", timeout_s)
+        def request(key: str) -> Callable[[int], object]:
+            return lambda number: StoreRequest(
+                id=number, generation=generation, op=op, key=key, **fields  # type: ignore[arg-type]
+            )
+
+        questions = [(request(key), f"{op} {key} of generation {generation}") for key in keys]
+        return self._ask(questions, generation, timeout_s)
 
     def propose(self, directory: str, every: int, keep: int, fresh: bool, timeout_s: float) -> str:
         """Tell the agent where checkpoints are to go; its objection, if it has one."""
@@ -153,30 +162,38 @@ class Link:
         def request(number: int) -> Plan:
             return Plan(id=number, dir=directory, every=every, keep=keep, fresh=fresh)
 
-        return self._ask(request, generation, f"the directory {directory}", timeout_s).error
+        return self._ask([(request, f"the directory {directory}")], generation, timeout_s)[0].error
 
-    def _ask(self, request: Callable[[int], object], generation: int, what: str, timeout_s: float) -> StoreReply:
+    def _ask(
+        self, questions: list[tuple[Callable[[int], object], str]], generation: int, timeout_s: float
+    ) -> list[StoreReply]:
         with self._changed:
-            self._next_id += 1
-            number = self._next_id
-            self._replies[number] = None
+            numbers = range(self._next_id + 1, self._next_id + 1 + len(questions))
+            self._next_id += len(questions)
+            self._replies.update(dict.fromkeys(numbers))
         deadline = time.monotonic() + timeout_s
         try:
-            self.send(request(number))
-            with self._changed:
-                while True:
-                    reply = self._replies[number]
-                    if reply is not None:
-                        return reply
-                    if self.newer_than(generation):
-                        raise Interrupted(f"generation {generation} was left while waiting for {what}")
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise TimeoutError(f"no answer for {what} in {timeout_s:g} s")
-                    self._changed.wait(left)
+            for number, (request, _) in zip(numbers, questions, strict=True):
+                self.send(request(number))
+            answers = zip(numbers, questions, strict=True)
+            return [self._reply(n, generation, f"{what} in {timeout_s:g} s", deadline) for n, (_, what) in answers]
         finally:
             with self._changed:
-                self._replies.pop(number, None)
+                for number in numbers:
+                    self._replies.pop(number, None)
+
+    def _reply(self, number: int, generation: int, what: str, deadline: float) -> StoreReply:
+        with self._changed:
+            while True:
+                reply = self._replies[number]
+                if reply is not None:
+                    return reply
+                if self.newer_than(generation):
+                    raise Interrupted(f"generation {generation} was left while waiting for {what}")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"no answer for {what}")
+                self._changed.wait(left)
 
 
 def _rank_of(order: RankOrder) -> tuple[int, int]:

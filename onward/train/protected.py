@@ -155,18 +155,18 @@ class Protected:
         out.extend(v for v in self.objects.values() if isinstance(v, torch.Tensor))
         return out
 
-    def versions(self) -> int:
-        """Changes whenever a parameter is written in place."""
-        return sum(map(_version, self._flat_parameters()))
-
-    def _flat_parameters(self) -> list[torch.Tensor]:
+    def look_again(self) -> None:
+        """Parameters may have been added since the last step. Asked once a step; `versions` is asked more often."""
         named = self._parameters_cached()
         if len(self._flat) != len(named) or (named and self._flat[0] is not named[0][1]):
             self._flat = [p for _, p in named]
-        return self._flat
+
+    def versions(self) -> int:
+        """Changes whenever a parameter is written in place."""
+        return sum(map(_version, self._flat))
 
     def has_grads(self) -> bool:
-        return any(g is not None for g in map(_grad, self._flat_parameters()))
+        return any(g is not None for g in map(_grad, self._flat))
 
     def _parameters_cached(self) -> list[tuple[str, torch.Tensor]]:
         cached = getattr(self, "_cache", None)

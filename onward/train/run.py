@@ -263,6 +263,7 @@ class Run:
                 between=self._between.count,
                 loadable=list(self._loadable),
                 partly=list(self._partly),
+                light=self._tx.shape,
             )
         )
 
@@ -379,6 +380,9 @@ class Run:
             entered = yield from self._arrive_by_ghost(order)
             if entered:
                 break
+            # Also after it had formed: all it holds can be given again, so it does not come to the fence.
+            fault, self._pending_fault = self._pending_fault, None
+            self._report(Stage.PARKED, generation=0, fault=fault)
         self._page.set("section", 0)
 
     def _arrive_by_ghost(self, order: RankOrder) -> Generator[Step, None, bool]:
@@ -504,9 +508,6 @@ class Run:
                 text = f"{type(e).__name__}: could not join generation {order.generation}: {e}"
                 log.info("rank %d: %s", self.rank, text)
                 self._pending_fault = self._fault("exception", text, retryable="communication")
-                if self._spare:
-                    self._report(Stage.PARKED, generation=0, fault=self._pending_fault)
-                    self._pending_fault = None
             return False
         self._report(Stage.FORMED)
         after = self._link.wait_order(lambda o: o.generation > order.generation or o.want in ("run", "finish"))
@@ -537,6 +538,7 @@ class Run:
             tx.take_back(form.step)
         else:
             tx.keep()
+        tx.go_light(form.light)
         if form.serves:
             manifest, tensors = self._protected.describe(form.step, tx.learnt)
             self._server.serve(generation, manifest, tensors, form.serves, interrupted)
@@ -628,6 +630,7 @@ class Run:
         if not self._resumed:
             self._resumed = True
             self._report(Stage.TRAINING)
+            self._groups.bury()
         if self._tx.broke_shape == "light":
             self._pending_fault = self._fault(
                 "shape", "the block changed its shape; all ranks go back to careful steps", retryable="communication"

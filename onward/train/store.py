@@ -6,6 +6,7 @@ agent that keeps it is a fault that opens a new generation anyway.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -19,20 +20,26 @@ class LinkStore(dist.Store):
 
     def __init__(self, link: Link, generation: Any, timeout_s: float = 300.0) -> None:
         super().__init__()
+        # Gloo then asks for the addresses of all peers at once instead of one after the other, twice each.
+        os.environ.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
         self._link = link
         self._generation = generation  # callable: the generation that new keys belong to
         self._timeout_s = timeout_s
 
     def _ask(self, op: str, key: str, timeout_s: float | None = None, **fields: Any) -> Any:
+        return self._ask_each(op, [key], timeout_s, **fields)[0]
+
+    def _ask_each(self, op: str, keys: list[str], timeout_s: float | None = None, **fields: Any) -> list[Any]:
         try:
-            reply = self._link.ask(self._generation(), op, key, timeout_s or self._timeout_s, **fields)
+            replies = self._link.ask_each(self._generation(), op, keys, timeout_s or self._timeout_s, **fields)
         except Interrupted as e:
             raise RuntimeError(str(e)) from e
         except TimeoutError as e:
             raise RuntimeError(f"wait timeout after {self._timeout_s * 1000:g}ms: {e}") from e
-        if reply.error:
-            raise RuntimeError(reply.error)
-        return reply
+        for reply in replies:
+            if reply.error:
+                raise RuntimeError(reply.error)
+        return replies
 
     def set(self, key: str, value: Any) -> None:
         self._ask("set", key, value=_bytes(value))
@@ -49,14 +56,13 @@ class LinkStore(dist.Store):
         self._ask("append", key, value=_bytes(value))
 
     def check(self, keys: list[str]) -> bool:
-        return all(self._ask("check", key).number for key in keys)
+        return all(reply.number for reply in self._ask_each("check", keys))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        for key in keys:
-            self._ask("get", key, timeout.total_seconds() if timeout is not None else None)
+        self._ask_each("get", keys, timeout.total_seconds() if timeout is not None else None)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        return [self.get(key) for key in keys]
+        return [reply.value for reply in self._ask_each("get", keys)]
 
     def multi_set(self, keys: list[str], values: list[Any]) -> None:
         for key, value in zip(keys, values, strict=True):
@@ -74,7 +80,7 @@ class LinkStore(dist.Store):
         return number
 
     def has_extended_api(self) -> bool:
-        return False
+        return True
 
     @property
     def timeout(self) -> timedelta:

@@ -1,8 +1,8 @@
 """Random streams: Python's, NumPy's, torch's and the device's, as bytes.
 
-They are looked at several times per step, and hardly ever all of them have moved. Reading Python's and NumPy's state
-the official way costs tens of microseconds each; so their raw memory is compared first, where a check at start shows
-that it is what we think it is.
+They are looked at several times per step, and hardly ever all of them have moved. Reading their states the official way
+costs tens of microseconds each; so their raw memory is compared first, where a check at start shows that it is what we
+think it is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from typing import Any, Protocol
 import torch
 
 _PYTHON_WORDS = 625
+
+
+def _memory(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
 def tensor_bytes(t: torch.Tensor) -> bytes:
@@ -35,26 +39,26 @@ class PythonStream:
 
     def __init__(self) -> None:
         self._raw = b""
+        self._gauss: float | None = None
         self._state = b""
-        self._address = self._find()
+        self._memory = self._find()
 
-    def _find(self) -> int:
-        """Where CPython keeps the generator's words; 0 when it is not where we expect it."""
+    def _find(self) -> memoryview | None:
+        """Where CPython keeps the generator's words; None when they are not where we expect them."""
         instance = getattr(random, "_inst", None)
         if sys.implementation.name != "cpython" or instance is None:
-            return 0
-        address = id(instance) + object.__basicsize__
-        words = struct.unpack("<625I", ctypes.string_at(address, 4 * _PYTHON_WORDS))
+            return None
+        memory = _memory(id(instance) + object.__basicsize__, 4 * _PYTHON_WORDS)
+        words = struct.unpack("<625I", memory)
         expected = random.getstate()[1]
-        return address if (*words[1:], words[0]) == expected else 0
+        return memory if (*words[1:], words[0]) == expected else None
 
     def read(self) -> bytes:
-        if self._address:
-            gauss = random._inst.gauss_next  # type: ignore[attr-defined]
-            raw = ctypes.string_at(self._address, 4 * _PYTHON_WORDS) + repr(gauss).encode()
-            if raw == self._raw:
+        if self._memory is not None:
+            raw, gauss = self._memory.tobytes(), random._inst.gauss_next  # type: ignore[attr-defined]
+            if raw == self._raw and gauss == self._gauss:
                 return self._state
-            self._raw = raw
+            self._raw, self._gauss = raw, gauss
         version, words, gauss = random.getstate()
         tail = b"" if gauss is None else struct.pack("<d", gauss)
         self._state = struct.pack(f"<i{_PYTHON_WORDS}I", version, *words) + tail
@@ -76,7 +80,8 @@ class NumpyStream:
         self._raw = b""
         self._state = b""
         self._pending = True  # a normal number is held back: it can be drawn without the words moving
-        self._address: int | None = None
+        self._memory: memoryview | None = None
+        self._sought = False
 
     def _module(self) -> Any:
         numpy = sys.modules.get("numpy")
@@ -86,13 +91,15 @@ class NumpyStream:
         module = self._module()
         if module is None:
             return b""
-        if self._address is None:
+        if not self._sought:
+            self._sought = True
             try:
-                self._address = int(module.mtrand._rand._bit_generator.ctypes.state_address)
+                address = int(module.mtrand._rand._bit_generator.ctypes.state_address)
+                self._memory = _memory(address, self._RAW_BYTES)
             except AttributeError:
-                self._address = 0
-        if self._address:
-            raw = ctypes.string_at(self._address, self._RAW_BYTES)
+                pass
+        if self._memory is not None:
+            raw = self._memory.tobytes()
             if raw == self._raw and not self._pending:
                 return self._state
             self._raw = raw
@@ -116,8 +123,35 @@ class NumpyStream:
 class TorchStream:
     """torch's CPU stream."""
 
+    _WORDS = 624
+    _BEFORE, _AFTER = 24, 32  # bytes around the words: seed and position before, normal numbers held back after
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self._state = b""
+        self._memory = self._find()
+
+    def _find(self) -> memoryview | None:
+        """Where torch keeps the generator's words and what belongs to them; None when we do not find them."""
+        if sys.implementation.name != "cpython":
+            return None
+        generator = torch.default_generator
+        words = struct.unpack_from(f"<{self._WORDS}Q", tensor_bytes(generator.get_state()), 24)
+        looked_for = struct.pack(f"<{self._WORDS}I", *words)
+        (impl,) = struct.unpack("<Q", ctypes.string_at(id(generator) + object.__basicsize__, 8))
+        at = ctypes.string_at(impl, 256 + len(looked_for)).find(looked_for)
+        if at < self._BEFORE:
+            return None
+        return _memory(impl + at - self._BEFORE, self._BEFORE + len(looked_for) + self._AFTER)
+
     def read(self) -> bytes:
-        return tensor_bytes(torch.get_rng_state())
+        if self._memory is not None:
+            raw = self._memory.tobytes()
+            if raw == self._raw:
+                return self._state
+            self._raw = raw
+        self._state = tensor_bytes(torch.default_generator.get_state())
+        return self._state
 
     def write(self, data: bytes) -> None:
         torch.set_rng_state(torch.frombuffer(bytearray(data), dtype=torch.uint8))

@@ -8,8 +8,9 @@ Between the fences a block draws random numbers, exchanges gradients and then ch
   changes come after the last collective over the whole world, and nothing local changes after it either. Local state
   is then published just before that collective is entered, so whoever sees it end knows that everybody's is safe.
 
-A run begins careful and becomes light by a vote at the gate. A block that then breaks the shape asks for a new
-generation, in which everyone is careful again.
+A run begins careful and becomes light by a vote at the gate. It stays light through a recovery, when all survivors
+report the same shape; a replacement is told it. A block that breaks the shape asks for a new generation, in which
+everyone is careful again.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Transaction:
         self.clean = True
         self.undo = False  # the copy taken is that of step-1 (after a commit) or of step (in the block)
         self.light_at = 0  # >0: light mode; publish before this collective
+        self._shape = 0  # the last `light_at` that all agreed on; kept while a new generation forms
         self.never_light = False
         self.broke_shape = ""
         self.warned: set[str] = set()
@@ -67,6 +69,7 @@ class Transaction:
     def begin(self) -> list[str]:
         """Open the block. Returns the names of what had changed outside a block, for a warning."""
         start = time.thread_time_ns()
+        self._protected.look_again()
         versions = self._protected.versions()
         outside = [] if self._at_end in (None, versions) else ["a parameter"]
         self._versions = versions
@@ -193,7 +196,12 @@ class Transaction:
         if agreed_light and not self.light_at:
             self._protected.drop_undo_if_large()
             self.undo = False
-        self.light_at = agreed_light
+        self.light_at = self._shape = agreed_light
+
+    @property
+    def shape(self) -> int:
+        """The collective to publish at that all had agreed on; 0 when this rank cannot promise to keep to it."""
+        return 0 if self.never_light or self.broke_shape else self._shape
 
     @property
     def learnt(self) -> int:
@@ -236,6 +244,7 @@ class Transaction:
         self._local.restore(step)
         self._at_commit = None
         self.step, self.open, self.clean, self.undo = step, False, True, False
+        self._protected.look_again()
         self._at_end = self._protected.versions()
 
     def damaged(self) -> None:
@@ -244,15 +253,16 @@ class Transaction:
         self._copied = False
 
     def be_careful(self) -> None:
-        """A new generation: the next step meets at the gate, whatever was learnt."""
+        """A new generation: the next step meets at the gate, unless it is told to `go_light`."""
         if self.broke_shape == "light":
             self.never_light = True
             self.broke_shape = ""
         self.light_at = 0
         self._page.set("launched_ns", 0)
 
-    def forget_versions(self) -> None:
-        self._at_end = None
+    def go_light(self, shape: int) -> None:
+        """All ranks of the new generation go on with steps of this shape; 0: with careful ones."""
+        self.light_at = self._shape = shape
 
 
 def note_zero_grad(tx: Transaction, protected: Protected) -> None:

@@ -49,6 +49,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     between: bool = False  # some rank is in a collective between steps: compare how far everybody is
     partner: str = ""  # the agent on another node that keeps a copy of this rank's local state
     begin: bool = False  # nothing is to be loaded: the first step may begin
+    light: int = 0  # go on with light steps, publishing before this collective; 0: with careful ones
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -113,6 +114,7 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stopping: bool = False
     now: float = 0.0
     parts: list[SavePart] = []  # of checkpoints, written here and not yet published
+    late_s: float = 0.0  # how late its own ticks have come lately: so busy is the machine
 
 
 class IncidentNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -251,6 +253,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     between: int = 0  # collectives since the last commit
     loadable: list[int] = []
     partly: list[int] = []
+    light: int = 0  # the shape of its steps that all had agreed on
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.agent.kvstore import GenerationStore
-from onward.agent.logic import AgentLogic, AgentSettings, KillProcess, SendRank, StartProcess
+from onward.agent.logic import CALM_STEPS, AgentLogic, AgentSettings, KillProcess, SendRank, StartProcess
 from onward.core.facts import FaultReport, Progress, Stage
 from onward.core.membership import Member
 from onward.wire.messages import (
@@ -159,11 +159,18 @@ def test_an_injection_fires_once() -> None:
 # ------------------------------------------------------------------------------------------------ spares
 
 
+def trained(a: AgentLogic, generation: int, step: int) -> None:
+    for p in a.processes.values():
+        p.progress = Progress(step=step)
+        a.on_rank(p.number, Report(stage="training", generation=generation, step=step, resumed=True))
+
+
 def with_spare() -> AgentLogic:
     a = up(agent(spares="one"))
-    for p in a.processes.values():
-        p.progress = Progress(step=5)
-        a.on_rank(p.number, Report(stage="training", generation=1, step=5, resumed=True))
+    for step in range(CALM_STEPS):
+        trained(a, generation=1, step=step)
+        assert started(a.want_spares()) == []
+    trained(a, generation=1, step=CALM_STEPS)
     assert started(a.want_spares()) == [(0, 0)]
     a.on_rank(3, Hello(process=3, pid=7))
     return a
@@ -177,6 +184,19 @@ def test_a_parked_spare_takes_the_place_at_once() -> None:
     assert started(effects) == []
     assert a.current[0] == 3
     assert [f.incarnation for f in a.facts(0.0).ranks] == [2, 1]
+
+
+def test_a_new_spare_is_built_when_the_recovery_is_some_steps_past() -> None:
+    a = with_spare()
+    a.on_rank(3, Report(stage="parked", generation=0))
+    a.on_exit(1, -9)
+    a.on_orders(orders("pause", version=3, generation=2, incarnations=(2, 1)))
+    a.on_orders(orders("run", version=4, generation=2, incarnations=(2, 1), phase="Running"))
+    for step in range(CALM_STEPS, 2 * CALM_STEPS):
+        trained(a, generation=2, step=step)
+        assert started(a.want_spares()) == []
+    trained(a, generation=2, step=2 * CALM_STEPS)
+    assert started(a.want_spares()) == [(0, 0)]
 
 
 def test_a_spare_may_not_touch_the_store() -> None:

@@ -54,6 +54,16 @@ def test_undoing_is_not_done_when_the_further_step_can_be_reached() -> None:
     assert (a.step, a.parts) == (8, {0: Part.KEEP, 1: Part.RECEIVE})
 
 
+def test_steps_stay_light_when_all_who_have_run_steps_know_one_shape() -> None:
+    light = Copy(0, 8, True, False, (8,), light=2), Copy(1, 7, False, False, (7, 8), light=2)
+    assert agreed(*light, holding(2, None, clean=False, local=(8,))).light == 2
+
+
+@pytest.mark.parametrize("other", [0, 3])
+def test_steps_are_careful_again_when_the_shapes_differ(other: int) -> None:
+    assert agreed(Copy(0, 8, True, False, (8,), light=2), Copy(1, 8, True, False, (8,), light=other)).light == 0
+
+
 def test_a_damaged_copy_is_no_source_but_can_receive() -> None:
     a = agreed(holding(0, 8, clean=False, local=(8,)), holding(1, 8))
     assert a.parts == {0: Part.RECEIVE, 1: Part.KEEP}

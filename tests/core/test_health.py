@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.core.facts import Progress
-from onward.core.health import limit_s, suspect
+from onward.core.health import limit_s, own_idle_s, suspect
 
 LIMIT = 2.0
 
@@ -42,6 +42,26 @@ def test_a_step_as_long_as_any_seen_is_never_over_the_limit(times: list[float], 
     limit = limit_s(times, floor, 120.0)
     assert limit >= floor
     assert limit > max(times)
+
+
+def test_where_the_agents_own_ticks_are_late_there_is_more_patience() -> None:
+    assert limit_s([0.01] * 5, 0.7, 120.0, late_s=0.5) >= 0.7 + 2 * 0.5
+    assert limit_s([], 0.7, 120.0, late_s=0.5) == 120.0
+
+
+def test_who_stood_in_the_queue_for_a_core_did_not_idle() -> None:
+    assert own_idle_s(3.0, queued_s=0.0) == 3.0
+    assert own_idle_s(3.0, queued_s=2.0) == 1.0
+    starved = works(own_idle_s(3.0, queued_s=2.5))
+    assert suspect({0: waits(3.0), 1: starved, 2: waits(3.0)}, LIMIT) is None
+
+
+def test_one_in_an_endless_loop_on_a_busy_machine_is_found_in_the_end() -> None:
+    looping = works(own_idle_s(4 * LIMIT, queued_s=4 * LIMIT))
+    found = suspect({0: waits(4 * LIMIT), 1: looping}, LIMIT)
+    assert found is not None
+    assert found.certain
+    assert found.ranks == (1,)
 
 
 # ------------------------------------------------------------------------------------------------ the guilty
@@ -87,11 +107,49 @@ def test_a_stopped_process_is_told_from_a_busy_one() -> None:
 
 
 def test_one_silent_inside_the_collective_is_named() -> None:
-    frozen = Progress(step=3, launched=5, pending_s=3.0, idle_s=3.0, beat_s=2.9)
-    found = suspect({0: waits(3.0), 1: frozen, 2: waits(3.0)}, LIMIT)
+    found = suspect({0: waits(3.0), 1: frozen(5), 2: waits(3.0)}, LIMIT)
     assert found is not None
     assert found.ranks == (1,)
     assert "no life" in found.why
+
+
+def frozen(launched: int, s: float = 3.0) -> Progress:
+    """Stopped inside a collective."""
+    return Progress(step=3, launched=launched, pending_s=s, idle_s=s, beat_s=s)
+
+
+def test_who_waits_for_the_stopped_one_in_an_older_collective_is_not_blamed_with_it() -> None:
+    """Rank 0 stopped inside collective 4. Ranks 1 and 2 had all they needed of it and went on to 5, rank 3 had not."""
+    found = suspect({0: frozen(4), 1: waits(3.0), 2: waits(3.0), 3: waits(3.0, launched=4)}, LIMIT)
+    assert found is not None
+    assert found.certain
+    assert found.ranks == (0,)
+    assert "rank 0 entered only 4" in found.why
+    assert "silent for 3.0 s" in found.why
+
+
+def test_the_stopped_one_may_itself_be_ahead_of_those_it_holds_up() -> None:
+    found = suspect({0: frozen(5), 1: waits(3.0), 2: waits(3.0, launched=4)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (0,)
+
+
+def test_one_in_user_code_is_blamed_and_not_those_who_wait_for_it_in_an_older_collective() -> None:
+    found = suspect({0: works(3.0, launched=4), 1: waits(3.0), 2: waits(3.0, launched=4)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (0,)
+
+
+def test_one_in_another_collective_than_all_others_is_blamed_though_it_waits() -> None:
+    found = suspect({0: waits(3.0), 1: waits(3.0, launched=4), 2: waits(3.0)}, LIMIT)
+    assert found is not None
+    assert found.ranks == (1,)
+
+
+def test_silence_of_all_is_the_readers_absence_and_no_evidence() -> None:
+    found = suspect({0: frozen(5), 1: frozen(5), 2: frozen(5)}, LIMIT)
+    assert found is not None
+    assert found.ranks == ()
 
 
 def test_one_that_is_not_at_the_gate_where_the_others_wait() -> None:

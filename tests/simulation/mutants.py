@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic, Asker, Effect
 from onward.core import recovery
@@ -114,6 +116,14 @@ def _gate_ajar(self: GenerationStore, process: int, q: StoreRequest) -> list[tup
         self._world_size += 1
 
 
+_form = ManagerLogic._form
+
+
+def _shape_kept_from_replacements(self: ManagerLogic, job: recovery.Job, rank: int) -> Form:
+    form = _form(self, job, rank)
+    return msgspec.structs.replace(form, light=0) if form.part == "receive" else form
+
+
 _publish = Transaction._publish
 
 
@@ -156,6 +166,11 @@ MUTANTS = (
     _mutant("gate ajar", "the gate opens with one rank missing", (GenerationStore, "_arrive", _gate_ajar)),
     _mutant(
         "published too late", "local state is not safe at a commit", (Transaction, "_publish", _published_too_late)
+    ),
+    _mutant(
+        "shape not told",
+        "a replacement goes on with careful steps while the others' are light",
+        (ManagerLogic, "_form", _shape_kept_from_replacements),
     ),
     _mutant(
         "refusal overheard", "a rank takes the refusal of the gate for its opening", (RankProcess, "_refused", _never)

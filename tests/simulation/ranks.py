@@ -324,7 +324,8 @@ class RankProcess:
             Report(
                 stage=stage.value, generation=number, step=step, clean=clean, undo=undo, scope=self.scope.value,
                 resumed=self._resumed, serve=self.serve, fault=fault, local_steps=list(self.tx.safe_steps()),
-                between=len(self._results), loadable=list(self._loadable), partly=list(self._partly),
+                between=len(self._results), light=self.tx.shape,
+                loadable=list(self._loadable), partly=list(self._partly),
             )
         )  # fmt: skip
 
@@ -796,6 +797,7 @@ class RankProcess:
             tx.take_back(form.step)
         else:
             tx.keep()
+        tx.go_light(form.light)
         if form.serves:
             yield from self._serve(form.serves, generation)
         self.world.promises.on_arrived(self, form)

@@ -33,7 +33,7 @@ class Transaction:
         self.step = 0
         self.shared, self.local = first_shared(), first_local(process.rank)
         self.open, self.clean, self.undo = False, True, False
-        self.light_at = 0
+        self.light_at = self.shape = 0
         self.was_damaged = False
         self._copy = HALF
         self._trace: tuple[int, int] = (0, 0)
@@ -113,7 +113,10 @@ class Transaction:
     def settled(self, agreed_light: int) -> None:
         if agreed_light and not self.light_at:
             self.undo = False
-        self.light_at = agreed_light
+        self.light_at = self.shape = agreed_light
+
+    def go_light(self, shape: int) -> None:
+        self.light_at = self.shape = shape
 
     @property
     def learnt(self) -> int:

@@ -97,6 +97,23 @@ def test_a_second_rank_while_the_first_is_being_replaced(jobs):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS), result)
 
 
+@pytest.mark.parametrize("moment", ["forward", "collective", "optimizer", "end"])
+def test_again_in_the_very_next_step(jobs, moment):
+    """Steps are light right after a recovery: nothing is copied aside that the second fault could go back to."""
+    faults = [f"kind=kill,rank=2,step=20,at={moment}", f"kind=kill,rank=0,step=21,at={moment}"]
+    result = jobs.run(SCRIPT, *STEPS, chaos=faults)
+    check(jobs, result, (1, 3), "recover-in-place")
+    assert len(result.outcome["chaos"]) == 2
+
+
+@pytest.mark.parametrize("moment", ["collective", "optimizer", "end"])
+def test_again_when_the_step_is_redone(jobs, moment):
+    faults = [f"kind=exception,rank=1,step=20,at={moment}"] * 2 + [f"kind=kill,rank=1,step=20,at={moment}"]
+    result = jobs.run(SCRIPT, *STEPS, chaos=faults)
+    check(jobs, result, (0, 2, 3), "recover-in-place")
+    assert len(result.outcome["chaos"]) == 3
+
+
 def test_the_manager_dies_before_and_after_a_fault(jobs):
     faults = ["kind=kill-manager,step=8", "kind=kill,rank=2,step=20", "kind=kill-manager,step=30"]
     result = jobs.run(SCRIPT, *STEPS, chaos=faults)

@@ -1,0 +1,36 @@
+"""A machine without a free core: how the agent sees it, so that nobody is blamed for it."""
+
+from __future__ import annotations
+
+import os
+
+from onward.agent.busy import WINDOW_S, Lateness, RunQueue
+
+
+def test_the_worst_tick_of_the_last_seconds_counts() -> None:
+    late = Lateness()
+    assert late.see(0.01, 0.0) == 0.01
+    assert late.see(0.8, 1.0) == 0.8
+    assert late.see(0.02, 2.0) == 0.8
+    assert late.see(0.05, 1.0 + WINDOW_S) == 0.8
+    assert late.see(0.01, 1.1 + WINDOW_S) == 0.05
+
+
+def test_the_queue_is_counted_from_the_last_progress(tmp_path) -> None:
+    queue = RunQueue(os.getpid())
+    queue._path = str(tmp_path / "schedstat")
+
+    def waited(s: float) -> None:
+        (tmp_path / "schedstat").write_text(f"123456789 {int(s * 1e9)} 42\n")
+
+    waited(7.0)
+    assert queue.since(progress=1) == 0.0
+    waited(7.5)
+    assert queue.since(progress=1) == 0.5
+    assert queue.since(progress=2) == 0.0
+    waited(7.75)
+    assert queue.since(progress=2) == 0.25
+
+
+def test_a_process_that_is_gone_has_waited_for_nothing() -> None:
+    assert RunQueue(2**22 + 1).since(progress=1) == 0.0

@@ -1,0 +1,95 @@
+"""Careful and light steps of one rank: when the state is copied aside, and when local state is published."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from onward.train.group import Groups
+from onward.train.local import LocalState
+from onward.train.protected import Protected
+from onward.train.transaction import Transaction
+from onward.wire.page import Page, create
+
+pytestmark = pytest.mark.torch
+
+
+class Rank:
+    """A model of one layer and the transaction around its steps."""
+
+    def __init__(self, path) -> None:
+        create(str(path / "page"))
+        self.model = nn.Linear(2, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.protected = Protected()
+        self.protected.add("model", self.model)
+        self.protected.add("optimizer", self.optimizer)
+        self.local = LocalState(str(path), self.protected)
+        self.tx = Transaction(self.protected, self.local, Groups(None, "", 1.0), Page(str(path / "page")))
+        self.tx.first_publish()
+
+    def step(self, noise: bool = False) -> int:
+        """Up to where the gate would be; the vote."""
+        tx = self.tx
+        tx.begin()
+        self.model(torch.randn(4, 2)).sum().backward()
+        tx.on_collective("allreduce", True)
+        assert tx.gate()
+        self.optimizer.step()
+        if noise:
+            torch.randn(1)
+        self.optimizer.zero_grad()
+        vote = tx.end()
+        tx.applied()
+        return vote
+
+    def become_light(self) -> None:
+        while not self.tx.light_at:
+            self.tx.settled(self.step())
+
+
+@pytest.fixture
+def rank(tmp_path):
+    return Rank(tmp_path)
+
+
+def test_the_first_steps_are_careful_and_the_copy_can_be_taken_back(rank):
+    before = [p.detach().clone() for p in rank.model.parameters()]
+    rank.step()
+    assert rank.tx.needs_gate
+    assert rank.tx.standing() == (1, True, True)
+    rank.tx.take_back(0)
+    assert all(torch.equal(a, b) for a, b in zip(before, rank.model.parameters(), strict=True))
+
+
+def test_steps_of_one_shape_become_light(rank):
+    rank.become_light()
+    rank.step()
+    assert not rank.tx.needs_gate
+    assert rank.tx.standing()[2] is False, "nothing was copied aside"
+
+
+def test_steps_stay_light_through_a_recovery(rank):
+    rank.become_light()
+    shape = rank.tx.shape
+    rank.tx.begin()
+    rank.tx.keep()
+    assert rank.tx.shape == shape, "what it reports while the new generation forms"
+    rank.tx.go_light(shape)
+    step = rank.tx.step
+    rank.step()
+    assert not rank.tx.needs_gate
+    assert step + 1 in rank.local.steps(), "published before the last collective"
+
+
+def test_one_that_broke_the_shape_does_not_promise_it_again(rank):
+    rank.become_light()
+    rank.step(noise=True)
+    assert rank.tx.broke_shape
+    assert rank.tx.shape == 0
+    rank.tx.keep()
+    assert rank.tx.shape == 0
+    rank.tx.go_light(0)
+    assert rank.step() == 0
+    assert rank.tx.needs_gate
