@@ -186,6 +186,7 @@ class Launcher:
                 member=self._meeting.member,
                 local_ranks=s.nproc,
                 spares=s.spares,
+                elastic=Policy.ELASTIC in s.policies,
                 retry_on=s.retry_on,
                 injections=self._injections,
                 memory_dir=str(self.places.memory_dir),
@@ -617,7 +618,7 @@ class Launcher:
 
     def _emitter(self, p: Process, stream: str) -> Any:
         def emit(text: str) -> None:
-            if not p.spare and (not p.stand_in or (p.report is not None and p.report.stage in ("training", "done"))):
+            if not p.spare and (not p.stand_in or (p.report is not None and p.report.stage not in ("setup", "parked"))):
                 self.observer.line(p.rank, stream, text)
 
         return emit

@@ -128,6 +128,7 @@ class AgentSettings:
     member: Member
     local_ranks: int
     spares: str = "each"
+    elastic: bool = False
     retry_on: tuple[str, ...] = ()
     injections: tuple[Injection, ...] = ()
     memory_dir: str = ""
@@ -147,7 +148,7 @@ class AgentLogic:
     ) -> None:
         self.settings = settings
         self.node = -1  # our place in the job
-        self.world_size = 0
+        self.world_size = self._members = 0
         self.keeper = Keeper()
         self._paths = paths  # of a process: (status page, directory of its rank's local state)
         self._local_steps = local_steps  # which steps that directory holds
@@ -188,7 +189,7 @@ class AgentLogic:
             self._spare_tries.clear()
         self.term, self.seat = orders.term, orders.seat
         self.orders = orders
-        self.world_size = orders.world_size
+        self.world_size, self._members = orders.world_size, orders.members
         if orders.job:
             self.record = orders.job
         self.changed = True
@@ -411,7 +412,8 @@ class AgentLogic:
             memory_dir=self.settings.memory_dir,
             dump_dir=self.settings.dump_dir,
             run=self.orders.run if self.orders is not None else "",
-            step=max([step, *others, 0]),
+            step=max([step, *others, 0, self.orders.step if self.orders is not None else 0]),
+            elastic=self.settings.elastic,
             injections=[i for i in self.injections if i.rank == p.rank and not p.spare],
             retry_on=list(self.settings.retry_on),
             address=self.settings.member.address,
@@ -463,7 +465,7 @@ class AgentLogic:
             return self._reply(asker, StoreReply(id=q.id, error=f"generation {q.generation} is {state}"))
         store = self._stores.get(q.generation)
         if store is None:
-            self._stores = {q.generation: GenerationStore(q.generation, self.world_size)}
+            self._stores = {q.generation: GenerationStore(q.generation, self._members or self.world_size)}
             store = self._stores[q.generation]
         return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
 
@@ -549,6 +551,7 @@ class AgentLogic:
             disk=self.saving.published,
             save_error=self.saving.error,
             light=r.light if r else 0,
+            elastic=r.elastic if r else False,
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

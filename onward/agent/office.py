@@ -41,6 +41,7 @@ class Office:
         self._on_open = on_open
         self._writer: asyncio.StreamWriter | None = None
         self._had_orders = False
+        self._over = False  # the job has ended: nobody need be looked for
         self._nobody_home = False
         self.lost_at = time.monotonic()  # since when there is no manager, while there is none
 
@@ -62,7 +63,7 @@ class Office:
     async def run(self) -> None:
         """For ever: connect, listen, and look for the next one."""
         at = 0
-        while True:
+        while not self._over:
             doors = self.doors
             door = doors[at % len(doors)]
             since = time.monotonic()
@@ -73,6 +74,8 @@ class Office:
                     since = time.monotonic()
                     doors = self.doors
                     at = doors.index(door)
+                if self._over:
+                    return
                 await asyncio.sleep(AGAIN_S)
             at += 1
 
@@ -92,6 +95,7 @@ class Office:
                 message = decode(from_manager, await asyncio.wait_for(read_frame(reader), SILENCE_S))
                 if isinstance(message, Orders):
                     in_office = self._had_orders = True
+                    self._over = message.exit_code is not None
                     self._known = message.managers
                 self._on_message(message)
                 if self._had_orders and not in_office and time.monotonic() - came > OFFICE_S and len(self.doors) > 1:

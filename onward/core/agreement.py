@@ -30,6 +30,7 @@ class Copy:
     clean: bool
     undo: bool
     local_steps: tuple[int, ...]
+    fresh: bool = False  # it joins with no past of its own, so any step will do
     light: int = 0  # see RankFacts
 
 
@@ -62,7 +63,7 @@ def agree(copies: Sequence[Copy]) -> Agreement | NoAgreement:
                 parts[c.rank] = Part.KEEP
             elif c.undo and c.step is not None and c.step - 1 == step:
                 parts[c.rank] = Part.UNDO
-            elif step in c.local_steps:
+            elif step in c.local_steps or c.fresh:
                 parts[c.rank] = Part.RECEIVE
             else:
                 missing.append(c.rank)

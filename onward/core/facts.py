@@ -38,7 +38,7 @@ class Scope(str, Enum):
 class FaultReport:
     """A fault as first seen, before anybody has judged it."""
 
-    kind: str  # exit, signal, exception, hang, stall, start, node
+    kind: str  # exit, signal, exception, hang, stall, start, node; join is no fault, but a rank that comes back
     rank: int
     incarnation: int
     step: int = -1
@@ -95,6 +95,7 @@ class RankFacts:
     disk: tuple[int, ...] = ()  # checkpoints that its node has published in this run
     save_error: str = ""  # why what was to be saved could not be written
     light: int = 0  # the collective at which all ranks had agreed to publish; 0: its steps are careful ones
+    elastic: bool = False  # its script can train on with fewer ranks
     exit_code: int | None = None  # negative: killed by that signal
     fault: FaultReport | None = None  # reported by the rank or by its agent
     progress: Progress = field(default_factory=Progress)

@@ -93,6 +93,8 @@ def describe(fault: FaultReport) -> str:
             return "hung"
         case "node":
             return f"lost with {fault.text}"
+        case "join":
+            return f"joins again ({fault.text})"
         case "stall":
             return "and all others stalled"
         case "exception":

@@ -45,6 +45,7 @@ class Limits:
 
     pause_s: float = 5.0  # for a rank to reach the fence, on top of what its steps take
     mend_s: float = 600.0  # for a replacement to run the script up to its first step
+    min_nodes: int = 1  # with fewer the job waits
     reschedule_s: float = 270.0  # for a node to take the place of a lost one
     quorum_s: float = 1800.0  # for those to speak up without whom nothing may be decided
     form_s: float = 15.0  # for groups and state
@@ -78,6 +79,9 @@ class Job:
     voters: tuple[Member, ...] = ()  # the agents of the last generation that formed
     seat: str = ""  # where the manager is
     run: str = ""  # names this run of the job, among all that write to one directory
+    absent: tuple[int, ...] = ()  # ranks without which the job goes on, for now
+    joining: tuple[int, ...] = ()  # ranks that come back, and have no local state
+    soft: bool = False  # pause at the end of the step, not in the middle of it
     waiting: str = ""  # what the job waits for, if it is not for its own processes
     incarnations: tuple[int, ...] = ()  # wanted, by rank
     attempt: int = 0  # restarts of the whole job
@@ -98,6 +102,12 @@ class Job:
     progress_step: int = -1  # furthest step that all had committed when the last incident closed
     root_cause: FaultReport | None = None
     reason: str = ""
+
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those who take part."""
+        return tuple(r for r in range(self.world_size) if r not in self.absent)
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,13 @@ def resumed(job: Job, now: float) -> Job:
 
 
 def _mend_s(job: Job) -> float:
-    return job.limits.reschedule_s if None in job.places else job.limits.mend_s
+    return job.limits.reschedule_s if vacant(job) else job.limits.mend_s
+
+
+def vacant(job: Job) -> list[int]:
+    """Nodes that are missing: without those whose ranks are absent the job goes on."""
+    missing = [i for i, m in enumerate(job.places) if m is None]
+    return [i for i in missing if any(node_of(job, r) == i for r in job.ranks)]
 
 
 def _forming_s(job: Job) -> float:
@@ -182,7 +198,11 @@ def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     faults = new_faults(job, facts)
     if faults:
         return _on_faults(job, facts, faults, now)
-    if None in job.places and job.phase in (Phase.STARTING, Phase.PAUSING):
+    if job.absent:
+        decision = _tend_absent(job, facts)
+        if decision.job != job:
+            return decision
+    if None in job.places and job.phase in (Phase.STARTING, Phase.PAUSING, Phase.RUNNING):
         decision = _give_places(job, outlook, now)
         if decision.job != job:
             return decision
@@ -201,6 +221,8 @@ def _give_places(job: Job, outlook: Outlook, now: float) -> Decision:
     until = now + job.limits.mend_s
     deadline = now + job.limits.pause_s + job.limits.steps_s if job.phase is Phase.PAUSING else job.deadline
     waiting = job.waiting if None in places else ""
+    if job.phase is Phase.RUNNING:
+        return Decision(replace(job, places=places), (f"{why}, and joins when it is ready",))
     incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
     job = replace(job, places=places, mend_until=until, deadline=deadline, waiting=waiting, incident=incident)
     return Decision(job, (why,))
@@ -223,12 +245,12 @@ def _follow(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 
 def current(job: Job, facts: Facts) -> dict[int, RankFacts]:
     """Facts of the incarnations that are wanted; anything else is the past or not there yet."""
-    return {r: f for r, f in facts.items() if 0 <= r < job.world_size and f.incarnation == job.incarnations[r]}
+    return {r: f for r, f in facts.items() if r in job.ranks and f.incarnation == job.incarnations[r]}
 
 
 def _all(job: Job, facts: Facts, test: object) -> bool:
     now_here = current(job, facts)
-    return len(now_here) == job.world_size and all(test(f) for f in now_here.values())  # type: ignore[operator]
+    return len(now_here) == len(job.ranks) and all(test(f) for f in now_here.values())  # type: ignore[operator]
 
 
 def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
@@ -303,10 +325,10 @@ def _running(job: Job, facts: Facts, now: float) -> Decision:
         return Decision(new, ("all ranks are through the loop",), _was(job, now))
     done = (Stage.DONE, Stage.EXITED)
     settled = all((f.resumed and f.generation == job.generation) or f.stage in done for f in here.values())
-    if job.incident is not None and len(here) == job.world_size and settled:
+    if job.incident is not None and len(here) == len(job.ranks) and settled:
         return Decision(_close(job, now), (), _was(job, now))
     if job.begun:
-        return Decision(job)
+        return _grow(job, facts, now) if job.absent and job.incident is None else Decision(job)
     if any(f.resumed and f.generation == job.generation for f in here.values()):
         return Decision(replace(job, begun=True))  # decided by a manager whose word is lost
     ready = _all(job, facts, lambda f: f.stage is Stage.READY and f.generation == job.generation)
@@ -353,7 +375,12 @@ def _close(job: Job, now: float) -> Job:
 
 def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     here = current(job, facts)
-    missing = [r for r in range(job.world_size) if not _arrived(here.get(r), job.generation)]
+    missing = [r for r in job.ranks if not _arrived(here.get(r), job.generation)]
+    if job.soft and len(missing) < len(job.ranks) - len(job.joining):
+        return Decision(replace(job, soft=False))  # one stands at the fence: the others cannot end a step without it
+    gone = vacant(job)
+    if gone and job.deadline != job.mend_until and all(node_of(job, r) in gone for r in missing):
+        return Decision(replace(job, deadline=job.mend_until))  # only a node is waited for
     if missing:
         return Decision(job)
     wait = _without_quorum(job, outlook, now)
@@ -363,7 +390,7 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
         return _climb(job, now, why)
-    outcome = agree([_copy(f) for f in here.values()])
+    outcome = agree([_copy(f, f.rank in job.joining) for f in here.values()])
     if isinstance(outcome, NoAgreement):
         return _restart(job, now, outcome.why)
     incident = job.incident.marked("mend", now) if job.incident else None
@@ -381,10 +408,10 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     return Decision(new, (outcome.why,))
 
 
-def _copy(f: RankFacts) -> Copy:
+def _copy(f: RankFacts, fresh: bool = False) -> Copy:
     if f.stage is Stage.PARKED:
-        return Copy(f.rank, None, False, False, f.local_steps)
-    return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, f.light)
+        return Copy(f.rank, None, False, False, f.local_steps, fresh=fresh)
+    return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, light=f.light)
 
 
 def _arrived(f: RankFacts | None, generation: int) -> bool:
@@ -401,7 +428,8 @@ def _forming(job: Job, facts: Facts, now: float) -> Decision:
     if _all(job, facts, lambda f: _ready(f, job.generation)):
         incident = job.incident.marked("form", now) if job.incident else None
         voters = tuple(m for m in job.places if m is not None)
-        return Decision(replace(job, phase=Phase.RUNNING, incident=incident, deadline=None, voters=voters))
+        new = replace(job, phase=Phase.RUNNING, incident=incident, deadline=None, voters=voters, joining=(), soft=False)
+        return Decision(new)
     return Decision(job)
 
 
@@ -506,7 +534,7 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         dead = [f.rank for f in sorted(suspects, key=lambda f: f.retryable == "communication")][:1]
     lost = sorted(r for r in dead if job.places and job.places[node_of(job, r)] is None)
     policy, why = _choose(job, tuple(dead), tuple(lost))
-    if len(dead) == job.world_size:
+    if len(dead) == len(job.ranks):
         return _restart(job, now, why)
     if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER):
         return _climb(job, now, why)
@@ -522,7 +550,8 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         agreement=None,
         deadline=now + job.limits.pause_s + job.limits.steps_s,
         mend_until=now + _mend_s(job),
-        waiting=job.waiting if None in job.places else "",
+        waiting=job.waiting if vacant(job) else "",
+        soft=False,
         incident=incident.decided(policy.value, why),
     )
     return Decision(new, (why,))
@@ -550,7 +579,7 @@ def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Pol
         return Policy.EXIT, f"{head}; recover-in-place is not configured"
     if job.restarts_used + len(here) > job.limits.max_restarts:
         return Policy.EXIT, f"{head}; the limit of {job.limits.max_restarts} process restarts is used up"
-    if len(dead) == job.world_size:
+    if len(dead) == len(job.ranks):
         return Policy.EXIT, f"{head}; no rank is left that holds the state"
     if lost and Policy.RECOVER not in job.policies:
         return Policy.EXIT, f"{head}; recover is not configured"
@@ -576,7 +605,7 @@ def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
         case Phase.SAVING:
             return _not_saved(job, now, f"it took longer than {job.limits.save_s:g} s")
         case Phase.FORMING:
-            late = [r for r in range(job.world_size) if r not in here or not _ready(here[r], job.generation)]
+            late = [r for r in job.ranks if r not in here or not _ready(here[r], job.generation)]
             return _on_faults(job, facts, _form_is_late(job, here, late), now)
     return Decision(replace(job, deadline=None))
 
@@ -596,7 +625,7 @@ def _form_is_late(job: Job, here: Facts, late: list[int]) -> tuple[FaultReport, 
 
 def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
-    late = [r for r in range(job.world_size) if not _arrived(here.get(r), job.generation)]
+    late = [r for r in job.ranks if not _arrived(here.get(r), job.generation)]
     coming = [r for r in late if r not in here or here[r].stage in (Stage.STARTING, Stage.SETUP)]
     busy = [r for r in late if r not in coming and here[r].progress.section]
     if not late:
@@ -607,10 +636,8 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     hung = [r for r in late if r not in coming and (r not in busy or now >= patience)]
     if hung:
         return _on_faults(job, facts, _late(job, here, hung, "hang", "did not reach the fence in time"), now)
-    if None in job.places:
-        vacant = [i for i, m in enumerate(job.places) if m is None]
-        why = f"no node took the place of node {_list(vacant)} within {job.limits.reschedule_s:g} s"
-        return _climb(job, now, why)
+    if vacant(job):
+        return _shrink(job, facts, now)
     return _climb(job, now, f"the replacement of rank {_list(coming)} did not come up in {job.limits.mend_s:g} s")
 
 
@@ -625,6 +652,88 @@ def _late(job: Job, here: Facts, ranks: list[int], kind: str, text: str) -> tupl
 
 def _list(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
+
+
+# ---------------------------------------------------------------------------------------------------- fewer and more
+
+
+def _shrink(job: Job, facts: Facts, now: float) -> Decision:
+    """Nobody takes the place of a lost node: go on with those who are left, if they can and are enough."""
+    missing = vacant(job)
+    why = f"no node took the place of node {_list(missing)} within {job.limits.reschedule_s:g} s"
+    if Policy.ELASTIC not in job.policies:
+        return _climb(job, now, why)
+    absent = tuple(r for r in range(job.world_size) if job.places[node_of(job, r)] is None)
+    left = {r: f for r, f in current(job, facts).items() if r not in absent}
+    unable = [r for r, f in left.items() if not f.elastic]
+    if unable or not left:
+        return _climb(job, now, f"{why}; elastic-training needs run.batches(global_batch=...), which the script lacks")
+    nodes = len(job.places) - job.places.count(None)
+    if nodes < job.limits.min_nodes:
+        waiting = f"at least {job.limits.min_nodes} nodes; {nodes} are left"
+        if waiting == job.waiting:
+            return _climb(job, now, f"{why}, and still only {nodes} are left")
+        until = now + job.limits.quorum_s
+        return Decision(replace(job, waiting=waiting, mend_until=until, deadline=until), (f"waiting for {waiting}",))
+    text = f"{why}; going on with {len(left)} of {job.world_size} ranks and the same global batch"
+    incident = job.incident.decided(Policy.ELASTIC.value, text) if job.incident is not None else None
+    new = replace(
+        job,
+        absent=absent,
+        joining=tuple(r for r in job.joining if r not in absent),
+        waiting="",
+        incident=incident,
+        deadline=now + job.limits.pause_s + job.limits.steps_s,
+        mend_until=now + job.limits.mend_s,
+    )
+    return Decision(new, (text,))
+
+
+def _tend_absent(job: Job, facts: Facts) -> Decision:
+    """Who prepares to take an absent place may fail without anybody else being disturbed."""
+    here = [facts[r] for r in job.absent if r in facts and facts[r].incarnation == job.incarnations[r]]
+    lost = {node_of(job, f.rank) for f in here if f.fault is not None and f.fault.kind == "node"}
+    if lost & {i for i, m in enumerate(job.places) if m is not None}:
+        places = tuple(None if i in lost else m for i, m in enumerate(job.places))
+        return Decision(replace(job, places=places), (f"node {_list(sorted(lost))} was lost before it could join",))
+    dead = [f.rank for f in here if f.stage is Stage.EXITED and node_of(job, f.rank) not in lost]
+    if not dead:
+        return Decision(job)
+    incarnations = tuple(i + 1 if r in dead else i for r, i in enumerate(job.incarnations))
+    new = replace(job, incarnations=incarnations, moved=job.moved + len(dead))
+    return Decision(new, (f"rank {_list(dead)} ended before it could join; starting it again",))
+
+
+def _grow(job: Job, facts: Facts, now: float) -> Decision:
+    """When the processes of a whole node stand ready to take absent places, they join at the end of a step."""
+    ready: list[int] = []
+    for node, member in enumerate(job.places):
+        ranks = [r for r in job.absent if node_of(job, r) == node]
+        found = [facts[r] for r in ranks if r in facts and facts[r].incarnation == job.incarnations[r]]
+        if member is not None and ranks and len(found) == len(ranks) and all(f.stage is Stage.PARKED for f in found):
+            ready += ranks
+    if not ready:
+        return Decision(job)
+    back = ", ".join(f"node {n}" for n in sorted({node_of(job, r) for r in ready}))
+    fault = FaultReport("join", ready[0], job.incarnations[ready[0]], text=f"{back} is ready", at=now)
+    why = f"{back} is ready; rank {_list(ready)} joins at the end of the step"
+    number = job.incidents + 1
+    step = max((f.progress.step for f in facts.values()), default=-1)
+    incident = Incident(number=number, faults=(fault,), step=step, opened_at=now).marked("detect", now)
+    new = replace(
+        job,
+        phase=Phase.PAUSING,
+        generation=job.generation + 1,
+        absent=tuple(r for r in job.absent if r not in ready),
+        joining=tuple(ready),
+        soft=True,
+        agreement=None,
+        incident=incident.decided(Policy.ELASTIC.value, why),
+        incidents=number,
+        deadline=now + job.limits.pause_s + job.limits.steps_s,
+        mend_until=now + job.limits.mend_s,
+    )
+    return Decision(new, (why,))
 
 
 # ---------------------------------------------------------------------------------------------------- keeping a copy
@@ -687,7 +796,7 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     able = {r: f for r, f in standing.items() if f.scope is not Scope.SETUP}
     copies = [
         _copy(able[r]) if r in able else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
-        for r in range(job.world_size)
+        for r in job.ranks
     ]
     outcome = agree(copies)
     if isinstance(outcome, NoAgreement):
@@ -726,10 +835,10 @@ def savers(job: Job, facts: Facts) -> dict[int, int]:
 
 def _saving(job: Job, facts: Facts, now: float) -> Decision:
     assert job.agreement is not None
-    step, everybody = job.agreement.step, [facts[r] for r in range(job.world_size) if r in facts]
+    step, everybody = job.agreement.step, [facts[r] for r in job.ranks if r in facts]
     from_nodes = savers(job, facts)
     in_memory = (
-        len(everybody) == job.world_size
+        len(everybody) == len(job.ranks)
         and any(step in f.memory for f in everybody)
         and all(step in f.kept and (step in f.memory or f.node not in from_nodes) for f in everybody)
     )
@@ -780,6 +889,9 @@ def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) ->
         restarts_used=job.restarts_used + 1,
         begun=False,
         ending="",
+        absent=(),
+        joining=(),
+        soft=False,
         agreement=None,
         deadline=None,
         waiting=job.waiting if None in job.places else "",

@@ -412,7 +412,7 @@ class ManagerLogic:
             return None
         stages = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE)
         members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}
-        if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < job.world_size:
+        if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < len(job.ranks):
             return None
         if any(f.generation != job.generation for f in members.values()):
             return None
@@ -489,6 +489,8 @@ class ManagerLogic:
             ranks=[self._rank_order(job, r) for r in ranks],
             node=node,
             world_size=job.world_size,
+            members=len(job.ranks),
+            step=max((f.progress.step for f in self.facts.values()), default=0),
             run=job.run,
             attempt=job.attempt,
             phase=job.phase.value,
@@ -498,7 +500,7 @@ class ManagerLogic:
             save=self._save(job),
             publish=self._grant if self._grant is not None and self._grant.node == node else None,
             job=self.record(),
-            kept_at={r: at for r in ranks if (at := self._kept_at(job, r))} if job.phase is Phase.PAUSING else {},
+            kept_at={r: at for r in ranks if (at := self._kept_at(job, r))},
             store=first.peer if first is not None and job.phase in _FORMED else "",
             master=f"{job.places[0].address}|{job.places[0].master_port}" if job.places[0] is not None else "",
             managers=[m.manager for m in job.places if m is not None and m.manager],
@@ -523,16 +525,26 @@ class ManagerLogic:
             Phase.STOPPED: "stop",
         }
         want = wants[job.phase]
+        if rank in job.absent:  # one that prepares to join later
+            want = "pause" if job.phase in (Phase.RUNNING, Phase.PAUSING, Phase.FORMING) else "stop"
         if want == "save" and rank not in self._savers.values():
             want = "pause"  # nothing more is wanted of it
         form = self._form(job, rank) if want in ("form", "run", "save") else None
         why = job.incident.why[-1] if job.incident is not None and job.incident.why else ""
         return RankOrder(
-            rank=rank, incarnation=job.incarnations[rank], generation=job.generation, want=want, form=form, why=why
+            rank=rank,
+            incarnation=job.incarnations[rank],
+            generation=job.generation,
+            want=want,
+            form=form,
+            soft=job.soft and want == "pause",
+            why=why,
         )
 
     def _kept_at(self, job: Job, rank: int) -> str:
         """The agent that keeps the local state of a rank whose own node has none of it."""
+        if job.phase is not Phase.PAUSING and rank not in job.absent:
+            return ""
         own = self.facts.get(rank)
         if own is not None and own.incarnation == job.incarnations[rank] and own.local_steps:
             return ""
@@ -564,6 +576,8 @@ class ManagerLogic:
             source = self.facts[giver].serve if giver in self.facts else ""
         return Form(
             world_size=job.world_size,
+            members=list(job.ranks) if job.absent else [],
+            fresh=rank in job.joining and part is Part.RECEIVE,
             step=a.step,
             part=part.value,
             source=source,

@@ -1,8 +1,12 @@
 """Batches that survive a redo and a replacement.
 
 Over a map-style data set, which samples belong to step k is a function of (seed, k, rank) alone: nothing has to be
-rewound. Over any other iterable (a DataLoader), items drawn in the current step are kept until it commits and handed
-out again in a redo; a replacement skips forward to where its rank was.
+rewound. A step is made of the same micro-batches however many ranks there are: when some are absent the others are
+dealt more of them, unevenly, and the gradient stays that of the global batch. Random numbers are then drawn from a
+stream of each micro-batch, not of each rank.
+
+Over any other iterable (a DataLoader), items drawn in the current step are kept until it commits and handed out again
+in a redo; a replacement skips forward to where its rank was.
 """
 
 from __future__ import annotations
@@ -86,8 +90,14 @@ class Sampled:
 
     @property
     def per_step(self) -> int:
-        """Micro-batches of this rank in one step."""
+        """Micro-batches of a rank in one step, when all ranks are there: what a loss is divided by."""
         return self._global // self._run.world_size // self._micro
+
+    def _dealt(self) -> range:
+        """Which micro-batches of a global batch are this rank's, among those who take part."""
+        total, members = self._global // self._micro, self._run.members
+        at, n = members.index(self._run.rank), len(members)
+        return range(total * at // n, total * (at + 1) // n)
 
     def sample_ids(self, step: int) -> list[int]:
         """Which samples this rank trains on in `step`."""
@@ -98,15 +108,19 @@ class Sampled:
                 generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
                 order = torch.randperm(len(self._dataset), generator=generator)
             self._order = (epoch, order)
-        share = self._global // self._run.world_size
-        first = k * self._global + self._run.rank * share
-        return [int(i) for i in self._order[1][first : first + share]]
+        dealt = self._dealt()
+        first = k * self._global + dealt.start * self._micro
+        return [int(i) for i in self._order[1][first : first + len(dealt) * self._micro]]
 
     def __iter__(self) -> Iterator[Any]:
-        ids = self.sample_ids(self._run._tx.step)
-        for first in range(0, len(ids), self._micro):
-            self.ids = ids[first : first + self._micro]
-            yield self._collate([self._dataset[i] for i in self.ids])
+        step, dealt = self._run._tx.step, self._dealt()
+        ids = self.sample_ids(step)
+        for n, micro in enumerate(dealt):
+            self.ids = ids[n * self._micro : (n + 1) * self._micro]
+            batch = self._collate([self._dataset[i] for i in self.ids])
+            if self._run.elastic:
+                self._run._at_micro_batch(self._seed, step, micro, last=n == len(dealt) - 1)
+            yield batch
 
     def __next__(self) -> Any:
         """One micro-batch, for blocks that take them by hand."""

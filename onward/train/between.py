@@ -25,10 +25,12 @@ LIMIT_BYTES = 64 << 20
 class BetweenSteps:
     """The collectives since the last commit: what came out, and what is still to be replayed."""
 
-    def __init__(self, link: Link, rank: int, world_size: int, recover: Callable[[], None]) -> None:
+    def __init__(
+        self, link: Link, rank: int, members: Callable[[], tuple[int, ...]], recover: Callable[[], None]
+    ) -> None:
         self._link = link
         self._rank = rank
-        self._world_size = world_size
+        self._members = members
         self._recover = recover
         self._results: list[bytes] = []
         self._bytes = 0
@@ -74,7 +76,7 @@ class BetweenSteps:
         mine = -1 if caught_up else self.count
         self._link.ask(generation, "set", f"between/{self._rank}", 60.0, value=str(mine).encode())
         counts = {}
-        for rank in range(self._world_size):
+        for rank in self._members():
             counts[rank] = int(self._link.ask(generation, "get", f"between/{rank}", 60.0).value)
         known = {r: c for r, c in counts.items() if c >= 0}
         if not known:

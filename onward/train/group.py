@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -352,6 +352,7 @@ class Groups:
         self.gated = False  # in a step: what is on the device is looked at before it counts
         self.accelerated = False
         self.devices: list[Any] = []
+        self.present: frozenset[int] = frozenset()  # ranks of the generation; empty: all
         self.members: list[Group] = []
         self.before_launch: Callable[[Group, str, Any], Any] | None = None
         self.on_complete: Callable[[Generation, float], None] | None = None
@@ -366,8 +367,9 @@ class Groups:
         """The one whose operations end later than they seem to, if the run has such a one."""
         return self.backends[-1] if self.backends[-1].late else None
 
-    def open(self, number: int, world_size: int) -> None:
-        """Leave the current generation for `number` and connect every group anew."""
+    def open(self, number: int, members: Sequence[int] = ()) -> None:
+        """Leave the current generation for `number` and connect every group anew, among `members` (none: all)."""
+        self.present = frozenset(members)
         old = self.generation
         generation = Generation(number)
         inners = [g.detach() for g in self.members]
@@ -447,7 +449,7 @@ class Groups:
 
     def outside_step(self, group: Group) -> OutsideStep | None:
         """How to go on when an operation of `group` fails now: None means back to the fence."""
-        return self.outside if group.size() == group.world_size else None
+        return self.outside if group.over_world else None
 
     def unwind(self, generation: Generation) -> None:
         """Leave the user's code: the operation that it waited for will not come."""
@@ -469,6 +471,8 @@ class Group(ProcessGroup):
         self._desc = "onward"
         self._rank, self._size = rank, size
         self.ranks = ranks
+        self._me, self._full = ranks[rank], size
+        self.over_world = size == world_size
         self._inner: dict[str, tuple[Backend, Any]] = {}  # by the kind of device whose tensors it takes
         owner.members.append(self)
         if not owner.alone:
@@ -476,6 +480,8 @@ class Group(ProcessGroup):
 
     def attach(self, generation: Generation) -> None:
         owner = self._owner
+        present = [r for r in self.ranks if not owner.present or r in owner.present]
+        self._rank, self._size = present.index(self._me), len(present)
         for backend in owner.backends:
             name = f"{generation.number}/{self._name}/{backend.name}"
             place = Place(
@@ -517,7 +523,8 @@ class Group(ProcessGroup):
         return self._rank
 
     def getSize(self) -> int:
-        return self._size
+        """What DDP divides by: the mean stays that of the full world, also while some ranks are absent."""
+        return self._full
 
     def rank(self) -> int:
         return self._rank

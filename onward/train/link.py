@@ -106,8 +106,12 @@ class Link:
                 case _:
                     pass
             self._changed.notify_all()
-        if isinstance(message, RankOrder) and message.want == "pause" and self.on_pause is not None:
-            self.on_pause(message)
+        if isinstance(message, RankOrder):
+            self._at_once(message)
+
+    def _at_once(self, order: RankOrder) -> None:
+        if order.want == "pause" and not order.soft and self.on_pause is not None:
+            self.on_pause(order)
 
     # ------------------------------------------------------------------------------------------ waiting
 

@@ -74,10 +74,14 @@ def dtype_of(name: str) -> torch.dtype:
     return found
 
 
+BUFFER = "buffer:"  # in a manifest, before the path of a module's buffer
+
+
 class Protected:
     """The objects given to `run.protect`, and how to read, copy and restore them."""
 
     def __init__(self) -> None:
+        self.adopting = False  # a source's buffers are taken over too
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.objects: dict[str, Any] = {}  # anything else with state_dict / load_state_dict, or a container
@@ -256,6 +260,7 @@ class Protected:
             return TensorRef(len(tensors) - 1)
 
         values: dict[str, Any] = {"parameters": {path: take(path, p) for path, p in self.parameters()}}
+        values["buffers"] = [take(f"{BUFFER}{path}", b) for path, b in self.buffers()]
         for name, opt in self.optimizers.items():
             values[f"optimizer {name}"] = _describe_optimizer(name, opt, take)
         for name, obj in self.objects.items():
@@ -266,6 +271,8 @@ class Protected:
     def targets(self, manifest: Manifest) -> list[torch.Tensor]:
         """Where the tensors of a peer's manifest go, in its order: our own where we have them, else new ones."""
         mine = dict(self.parameters())
+        if self.adopting:  # else buffers are local state: each rank has its own
+            mine |= {f"{BUFFER}{path}": b for path, b in self.buffers()}
         out = []
         for info in manifest.tensors:
             t = mine.get(info.path)

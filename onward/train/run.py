@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 import traceback
@@ -11,6 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -19,7 +21,7 @@ from onward.devices import classify_error
 from onward.errors import StateError, Unwind, UsageError, WireError
 from onward.log import get_logger
 from onward.train.backends import choose, pick_device
-from onward.train.batches import Batches, batches_over
+from onward.train.batches import Batches, Sampled, batches_over
 from onward.train.between import BetweenSteps
 from onward.train.checkpoint import Checkpoints
 from onward.train.group import Generation, Group, Groups
@@ -68,6 +70,8 @@ class Run:
         me = link.welcome
         self.rank, self.local_rank, self.world_size = me.rank, me.local_rank, me.world_size
         self.incarnation = me.incarnation
+        self.members = tuple(range(me.world_size))  # ranks that take part now
+        self.elastic = me.elastic
         self.device = pick_device(device, me.local_rank)
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._link = link
@@ -97,7 +101,7 @@ class Run:
         self._partly: tuple[int, ...] = ()
         self._recorder = Recorder(link, me.log, self._spare)
         self._injector = Injector(link, me.injections, self._groups)
-        self._between = BetweenSteps(link, self.rank, self.world_size, self._recover_outside)
+        self._between = BetweenSteps(link, self.rank, lambda: self.members, self._recover_outside)
         self._finished = False
         self._server = Server(me.address, self._token)
         self._step_started = 0
@@ -146,6 +150,15 @@ class Run:
         if self._used_steps:
             raise UsageError("checkpoint must be called before run.steps()")
         self._checkpoints.plan(every, dir, keep, resume)
+
+    def _at_micro_batch(self, seed: int, step: int, micro: int, last: bool) -> None:
+        """Where ranks may be absent: random numbers belong to the micro-batch, and gradients are summed up before they
+        are exchanged, once a step, since some ranks have more of them to sum up than others."""
+        key = (seed * 1_000_003 + step) * 65_537 + micro
+        torch.manual_seed(key)
+        random.seed(key)
+        for wrapper in self._protected.wrappers():
+            wrapper.require_backward_grad_sync = last
 
     def log(self, loss: float) -> None:
         """Show `loss` to whoever watches the job."""
@@ -197,7 +210,7 @@ class Run:
     # ------------------------------------------------------------------------------------- hooks
 
     def _before_launch(self, group: Group, op: str, result: Any) -> Any:
-        over_world = group.size() == self.world_size
+        over_world = group.over_world
         if self._groups.alone:
             return self._recorder.replay(op, result) if not self._begun else None
         self._injector.at("collective", self._tx.step)
@@ -264,6 +277,7 @@ class Run:
                 loadable=list(self._loadable),
                 partly=list(self._partly),
                 light=self._tx.shape,
+                elastic=self.elastic and any(isinstance(b, Sampled) for b in self._local.cursors),
             )
         )
 
@@ -396,7 +410,7 @@ class Run:
         assert form is not None
         restarted = not self._holds and not self._spare
         begun = self._checkpoints.begun(form.step) if restarted else self._local.begun
-        if form.part not in ("receive", "load") or form.step < 1 or begun >= form.step:
+        if form.part not in ("receive", "load") or form.fresh or form.step < 1 or begun >= form.step:
             return self._enter(order)
         self._between.forget()
         ghost = Step(self, form.step - 1, ghost=order)
@@ -491,13 +505,15 @@ class Run:
             return self._link.newer_than(order.generation)
 
         try:
-            self._groups.open(order.generation, form.world_size)
+            self._groups.open(order.generation, form.members)
+            self.members = tuple(form.members) or tuple(range(self.world_size))
             self._partner.choose(form.partner, order.generation)
             self._page.set("generation", order.generation)
             self._page.set("launched", 0)
             self._arrive(form, order.generation, interrupted)
             if form.between and form.part != "load":
-                self._between.level(order.generation, form.part == "receive" and self._local.begun >= form.step)
+                done = form.part == "receive" and (self._local.begun >= form.step or form.fresh)
+                self._between.level(order.generation, done)
             for wrapper in self._protected.wrappers():
                 wrapper._update_process_group(wrapper.process_group)
         except (RuntimeError, StateError, WireError, OSError, TimeoutError, Interrupted) as e:
@@ -524,7 +540,10 @@ class Run:
         tx = self._tx
         if form.part == "receive":
             tx.clean, tx.undo, tx.open = False, False, False
+            self._protected.adopting = form.fresh
             manifest = fetch(form.source, self._token, generation, self._protected, interrupted, 60.0)
+            if form.fresh:
+                self._local.publish(form.step, self._local.capture())
             if not self._holds and not self._spare:
                 self._checkpoints.load_local(form.step)
             tx.moved_to(form.step)

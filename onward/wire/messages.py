@@ -49,6 +49,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     between: bool = False  # some rank is in a collective between steps: compare how far everybody is
     partner: str = ""  # the agent on another node that keeps a copy of this rank's local state
     begin: bool = False  # nothing is to be loaded: the first step may begin
+    members: list[int] = []  # ranks of this generation; empty: all
+    fresh: bool = False  # this rank joins anew: local state is its own to make up
     light: int = 0  # go on with light steps, publishing before this collective; 0: with careful ones
 
 
@@ -60,6 +62,7 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     generation: int
     want: Want
     form: Form | None = None
+    soft: bool = False  # for `pause`: not in the middle of a step
     why: str = ""
 
 
@@ -82,6 +85,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seat: str = ""  # of the manager: an agent follows one manager in a term
     node: int = -1  # the place of this agent, -1: it stands by
     world_size: int = 0
+    members: int = 0  # ranks that take part
+    step: int = 0  # how far the job is, roughly
     run: str = ""  # names this run of the job, among all that write to one directory
     attempt: int = 0
     phase: str = ""
@@ -231,6 +236,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     dump_dir: str = ""  # where to look for checkpoints when the script names no directory
     run: str = ""  # names this run of the job, among all that write to one directory
     step: int = 0  # the job's step, for a rehearsal
+    elastic: bool = False  # the job may go on with fewer ranks
     injections: list[Injection] = []
     retry_on: list[str] = []
     address: str = "127.0.0.1"
@@ -254,6 +260,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     loadable: list[int] = []
     partly: list[int] = []
     light: int = 0  # the shape of its steps that all had agreed on
+    elastic: bool = False  # the script can go on with fewer ranks
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -1,0 +1,84 @@
+"""Nobody takes the place of a lost node: the others go on with the same global batch, until somebody does."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from several import Nodes, wait_until
+
+pytestmark = [pytest.mark.torch]
+SCRIPT = "tests/scripts/elastic.py"
+LADDER = ["--recover-strategy", "recover-in-place,recover,elastic-training", "--wait-reschedule-timeout", "1"]
+GLOBAL_BATCH = 48
+
+
+def ledger(tmp: Path) -> dict[int, list[int]]:
+    """step -> samples that counted, of all ranks on all nodes, by what the ranks themselves wrote."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for log in tmp.glob("logs-*/*/rank*.stdout.log"):
+        for line in log.read_text().splitlines():
+            if line.startswith("counted"):
+                step, *ids = map(int, line.split()[1:])
+                found[step] += ids
+    return found
+
+
+def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int) -> None:
+    script = [SCRIPT, "--steps", str(steps), "--digest", nodes.digest]
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = f"1:{size}"
+    faults = [f for node, step in losses for f in ("--chaos", f"kind=kill-agent,node={node},step={step}")]
+    started = [nodes.start(f"n{i}", "--node-rank", str(i), *LADDER, *faults, script=script) for i in range(size)]
+    first = started[0]
+    for node, _ in losses:
+        assert started[node].wait() == -signal.SIGKILL
+    wait_until(lambda: first.said.count("going on with") >= len(losses), "the others go on")
+    back = [nodes.start(f"back{i}", "--standby", *LADDER, script=script) for i in range(len(losses))]
+    stay = [n for i, n in enumerate(started) if i not in {node for node, _ in losses}]
+    for node in [*stay, *back]:
+        assert node.wait() == 0, node.said[-4000:]
+    policies = [i["policy"] for i in first.outcome["incidents"]]
+    assert set(policies) == {"elastic-training"}
+    assert any("joins again" in i["headline"] for i in first.outcome["incidents"]), "it has grown back"
+    assert len(first.pids(0)) == 1, "no process of those who stayed was restarted"
+    assert first.outcome["steps_lost"] == 0
+    counted = ledger(tmp)
+    assert sorted(counted) == list(range(steps))
+    for step, ids in counted.items():
+        assert len(ids) == len(set(ids)) == GLOBAL_BATCH, f"step {step}: {sorted(ids)}"
+    reference = jobs.run(SCRIPT, "--steps", str(steps), "--pace", "0", nproc=size, flags=LADDER)
+    assert reference.code == 0, reference.err
+    for rank in range(size):
+        ours, theirs = (torch.load(f"{d}.{rank}.pt", weights_only=False) for d in (nodes.digest, reference.digest))
+        assert ours["lr"] == theirs["lr"]
+        for name, value in theirs["model"].items():
+            torch.testing.assert_close(ours["model"][name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.timeout(400)
+def test_three_two_three(make_nodes, jobs, tmp_path: Path) -> None:
+    shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 400)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_four_three_two_four(make_nodes, jobs, tmp_path: Path) -> None:
+    shrink_and_grow(make_nodes(nodes=4, nproc=1), jobs, tmp_path, 4, [(3, 30), (1, 80)], 900)
+
+
+@pytest.mark.timeout(300)
+def test_below_its_least_nodes_a_job_waits_and_says_so(make_nodes) -> None:
+    nodes = make_nodes(nodes=2, nproc=1)
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = "2:2"
+    script = [SCRIPT, "--steps", "200"]
+    faults = ["--chaos", "kind=kill-agent,node=1,step=30"]
+    first, second = (nodes.start(f"n{i}", "--node-rank", str(i), *LADDER, *faults, script=script) for i in (0, 1))
+    assert second.wait() == -signal.SIGKILL
+    wait_until(lambda: "at least 2 nodes; 1 are left" in first.said, "the reason is said")
+    assert first.process.poll() is None
+    back = nodes.start("back", "--standby", *LADDER, script=script)
+    assert (first.wait(), back.wait()) == (0, 0), first.said + back.said
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
