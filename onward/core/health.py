@@ -13,8 +13,6 @@ from statistics import median
 
 from onward.core.facts import Progress
 
-LATE_WEIGHT = 3.0  # a step takes several turns on a core, and each may be as late as a tick
-
 
 @dataclass(frozen=True)
 class Suspicion:
@@ -37,7 +35,7 @@ def limit_s(step_times: Sequence[float], floor_s: float, first_s: float, late_s:
     """
     if len(step_times) < 3:
         return first_s
-    return max(floor_s, 3.0 * median(step_times), 1.5 * max(step_times)) + LATE_WEIGHT * late_s
+    return max(floor_s, 3.0 * median(step_times), 1.5 * max(step_times)) + late_s
 
 
 def own_idle_s(idle_s: float, queued_s: float) -> float:

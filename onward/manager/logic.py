@@ -359,7 +359,8 @@ class ManagerLogic:
 
     def _limit(self) -> float:
         s = self.settings
-        late_s = max((m.late_s for m in self._latest.values()), default=0.0)
+        away = self._absent | self._gone  # what they said last would count for ever
+        late_s = max((m.late_s for agent, m in self._latest.items() if agent not in away), default=0.0)
         return health.limit_s(tuple(self._step_times), s.hang_floor_s, s.hang_first_s, late_s)
 
     def _look_for_hangs(self, now: float) -> None:

@@ -375,6 +375,9 @@ class Groups:
         inners = [g.detach() for g in self.members]
         self._graveyard.append((old, inners))
         self.generation = generation
+        del inners, old
+        if self.device_backend is not None:
+            self._bury()  # what a device's group holds may be needed for the next one
         self.alone = False
         for group in self.members:
             group.attach(generation)

@@ -8,6 +8,7 @@ from torch import nn
 
 from onward.train.group import Groups
 from onward.train.local import LocalState
+from onward.train.partner import Partner
 from onward.train.protected import Protected
 from onward.train.transaction import Transaction
 from onward.wire.page import Page, create
@@ -25,7 +26,7 @@ class Rank:
         self.protected = Protected()
         self.protected.add("model", self.model)
         self.protected.add("optimizer", self.optimizer)
-        self.local = LocalState(str(path), self.protected)
+        self.local = LocalState(str(path), self.protected, Partner(b"", 0, 0))
         self.tx = Transaction(self.protected, self.local, Groups(None, "", 1.0), Page(str(path / "page")))
         self.tx.first_publish()
 
