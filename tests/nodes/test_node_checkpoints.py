@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from several import Node, Nodes
+from several import Node, Nodes, wait_until
 
 from onward.checkpoints import disk
 
@@ -60,6 +61,26 @@ def test_a_dump_by_two_nodes(make_nodes, jobs, tmp_path, rank: int) -> None:
     assert both[0].outcome["steps_lost"] == 0
     (step,) = saved(tmp_path / "ckpt")
     assert step in (16, 17)
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_dump_after_the_loss_of_a_node(make_nodes, jobs, tmp_path, lost: int) -> None:
+    """Nobody takes its place in time. What its ranks knew is kept on the other node: no step is lost."""
+    nodes = make_nodes()
+    script = train(nodes, tmp_path / "ckpt", "--every", "1000", "--step-s", "0.05")
+    flags = ["--recover-strategy", "retry,recover,dump", "--wait-reschedule-timeout", "1"]
+    chaos = ["--chaos", f"kind=kill-agent,node={lost},step=16"]
+    both = [nodes.start(f"n{i}", "--node-rank", str(i), *flags, *chaos, script=script) for i in range(2)]
+    assert both[lost].wait() == -signal.SIGKILL, "the fault fired"
+    left = both[1 - lost]
+    wait_until(lambda: bool(disk.folders(tmp_path / "ckpt")), "the dump")
+    late = nodes.start("late", "--standby", *flags, script=script)
+    assert left.wait() == 0, left.said
+    assert late.wait() == 0, late.said
+    assert [i["policy"] for i in left.outcome["incidents"]] == ["dump"]
+    assert left.outcome["steps_lost"] == 0
+    assert len(saved(tmp_path / "ckpt")) == 1
     same_as_on_one_node(jobs, nodes)
 
 
