@@ -44,7 +44,7 @@ def saved(directory: Path) -> list[int]:
 
 
 def test_saved_by_two_nodes_and_resumed(make_nodes, jobs, tmp_path) -> None:
-    run_two(first := make_nodes(), train(first, tmp_path / "ckpt", "--step-s", "0.1", "--every", "10", steps=22))
+    run_two(first := make_nodes(), train(first, tmp_path / "ckpt", "--wait", "--every", "10", steps=22))
     assert saved(tmp_path / "ckpt") == [10, 20]
     second = make_nodes()
     both = run_two(second, train(second, tmp_path / "ckpt", "--every", "1000"))
