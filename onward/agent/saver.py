@@ -70,9 +70,13 @@ class Saver:
             self._say(f"step {effect.grant.step} is saved in {self._vault.directory / folder_name(effect.grant.step)}")
         self._changed(self._logic.saving.on_published(effect.grant, error))
 
-    def _slot(self, rank: int, step: int) -> tuple[Path, int]:
-        p = self._logic.processes[self._logic.current[rank]]
-        return self._places.slot(p, step), self._places.begun(p)
+    def _slot(self, rank: int, step: int) -> tuple[bytes, int]:
+        number = self._logic.current.get(rank)
+        if number is None:  # of a lost node: nobody knows how far it came after that step
+            attempt = self._logic.orders.attempt if self._logic.orders is not None else 0
+            return self._logic.keeper.of(rank, attempt).slots[step % 2], step - 1
+        p = self._logic.processes[number]
+        return self._places.slot(p, step).read_bytes(), self._places.begun(p)
 
     def _changed(self, effects: Sequence[Effect]) -> None:
         self._logic.changed = True

@@ -123,7 +123,8 @@ class Saving:
             return []
         self._asked = asked
         self._writing, self._reason = asked[:2], save.reason
-        return [WriteCheckpoint(*asked[:2], save.reason, self._ranks, shared, save, save.disk)]
+        ranks = (*self._ranks, *save.adopted)
+        return [WriteCheckpoint(*asked[:2], save.reason, ranks, shared, save, save.disk)]
 
     # ------------------------------------------------------------------------------------------ outcomes
 
@@ -137,7 +138,7 @@ class Saving:
             return []
         busy = self._publishing.step if self._publishing is not None else -1  # that one ends by itself
         old = [DropPart(p.step, p.generation) for p in self.parts if p.step not in (effect.step, busy)]
-        self.parts = (SavePart(effect.step, effect.generation, effect.shared, files),)
+        self.parts = (SavePart(effect.step, effect.generation, effect.shared, files, effect.ranks),)
         return [*old]
 
     def on_published(self, grant: Grant, error: str) -> list[SavingEffect]:

@@ -98,12 +98,11 @@ class Vault:
         """The shared state of `step` is in memory here."""
         return step in memory.buffers(self._memory)
 
-    def keep_slots(self, effect: WriteCheckpoint, slots: Callable[[int, int], tuple[Path, int]]) -> None:
-        """Take the local state of all ranks, dead or alive, from their slots: `slots(rank, step)` says where."""
+    def keep_slots(self, effect: WriteCheckpoint, slots: Callable[[int, int], tuple[bytes, int]]) -> None:
+        """Take the local state of all ranks, dead or alive: `slots(rank, step)` gives it, and the last step begun."""
         assert effect.save is not None
         for rank in effect.ranks:
-            path, begun = slots(rank, effect.step)
-            image = path.read_bytes()
+            image, begun = slots(rank, effect.step)
             if len(image) < 8 or int.from_bytes(image[:8], "little", signed=True) != effect.step:
                 raise StateError(f"the local state of rank {rank} is not that of step {effect.step}")
             again = effect.save.again and effect.step > 0

@@ -29,6 +29,7 @@ class SavePart:
     generation: int
     shared: bool  # the shared state is among the files
     files: tuple[SavedFile, ...]
+    ranks: tuple[int, ...]  # whose local state is
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,17 @@ class Grant:
     files: tuple[SavedFile, ...]
 
 
-def publishable(parts: Mapping[int, Sequence[SavePart]], generation: int, nodes: int) -> Grant | None:
-    """The newest step of which every node has written its part in the current generation."""
-    here = {node: {p.step: p for p in found if p.generation == generation} for node, found in parts.items()}
-    if len(here) < nodes:
-        return None
-    common = set.intersection(*(set(by_step) for by_step in here.values())) if here else set()
-    for step in sorted(common, reverse=True):
-        chosen = {node: by_step[step] for node, by_step in here.items()}
+def publishable(parts: Mapping[int, Sequence[SavePart]], generation: int, world_size: int) -> Grant | None:
+    """The newest step of which all parts have been written in the current generation.
+
+    That is one part from every node, except where another has kept the local state of a node that is lost.
+    """
+    here = [(node, part) for node, found in parts.items() for part in found if part.generation == generation]
+    for step in sorted({part.step for _, part in here}, reverse=True):
+        chosen = {node: part for node, part in here if part.step == step}
         with_shared = [node for node, part in sorted(chosen.items()) if part.shared]
-        if with_shared:
+        ranks = {rank for part in chosen.values() for rank in part.ranks}
+        if with_shared and ranks >= set(range(world_size)):
             files: dict[str, SavedFile] = {}
             for node in sorted(chosen, reverse=True):  # should two have written one file, the publisher's counts
                 files |= {f.name: f for f in chosen[node].files}

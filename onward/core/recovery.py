@@ -757,7 +757,7 @@ def _ending(job: Job) -> str:
     if Policy.DUMP in job.policies:
         return Policy.DUMP.value
     in_place = Policy.RETRY in job.policies or Policy.RECOVER_IN_PLACE in job.policies
-    return RELOAD if in_place and not _verdict(job) else ""
+    return RELOAD if in_place and None not in job.places and not _verdict(job) else ""  # memory is lost with a node
 
 
 def _fenced(job: Job, now: float) -> Job:

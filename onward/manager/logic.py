@@ -238,6 +238,9 @@ class ManagerLogic:
             r: replace(f, fault=self._accused[r]) if r in self._accused and not f.exit_code and f.fault is None else f
             for r, f in self.facts.items()
         }
+        for r in self._lost_ranks(self.job) if self.job.phase in (Phase.PAUSING, Phase.SAVING) else []:
+            past = RankFacts(r, node_of(self.job, r), self.job.incarnations[r] - 1)  # known to nobody but its keeper
+            facts[r] = replace(facts.get(r, past), local_steps=self._kept_steps(self.job, r))
         steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
         job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
         decision = advance(job, facts, now, self._outlook(now))
@@ -318,7 +321,7 @@ class ManagerLogic:
         assert job is not None
         if job.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED, Phase.SAVING):
             return None, {}
-        grant = publishable(self._parts(job), job.generation, self.settings.nodes)
+        grant = publishable(self._parts(job), job.generation, job.world_size)
         return grant, savers(job, self.facts) if job.phase is Phase.SAVING else {}
 
     def _deaf(self, now: float) -> bool:
@@ -498,7 +501,7 @@ class ManagerLogic:
             exit_code=exit_code,
             reason=job.reason,
             root_cause=job.root_cause,
-            save=self._save(job),
+            save=self._save(job, node),
             publish=self._grant if self._grant is not None and self._grant.node == node else None,
             job=self.record(),
             kept_at={r: at for r in ranks if (at := self._kept_at(job, r))},
@@ -508,10 +511,26 @@ class ManagerLogic:
             waiting=job.waiting,
         )
 
-    def _save(self, job: Job) -> Save | None:
+    def _save(self, job: Job, node: int) -> Save | None:
         if job.phase is not Phase.SAVING or job.agreement is None:
             return None
-        return Save(step=job.agreement.step, disk=job.ending != RELOAD, again=job.between, reason=job.ending)
+        m = job.places[node]
+        adopted = [r for r in self._lost_ranks(job) if m is not None and self._keeper(job, r) == m.id]
+        disk = job.ending != RELOAD
+        return Save(step=job.agreement.step, disk=disk, again=job.between, reason=job.ending, adopted=adopted)
+
+    def _lost_ranks(self, job: Job) -> list[int]:
+        return [r for r in range(job.world_size) if job.places and job.places[node_of(job, r)] is None]
+
+    def _keeper(self, job: Job, rank: int) -> str:
+        """The agent with a place in the job that keeps the newest local state of a rank of a lost node."""
+        placed = [m.id for m in job.places if m is not None and m.id in self._latest and m.id not in self._absent]
+        keepers = [a for a in placed if self._latest[a].kept.get(rank)]
+        return max(keepers, key=lambda a: (max(self._latest[a].kept[rank]), a), default="")
+
+    def _kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
+        keeper = self._keeper(job, rank)
+        return tuple(self._latest[keeper].kept[rank]) if keeper else ()
 
     def _rank_order(self, job: Job, rank: int) -> RankOrder:
         wants: dict[Phase, Want] = {

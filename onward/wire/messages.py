@@ -73,6 +73,7 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
     disk: bool  # as a checkpoint; else in memory only
     again: bool  # the code after the last block is to be run again by every rank
     reason: str
+    adopted: list[int] = []  # ranks of a lost node, whose local state is kept here
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):

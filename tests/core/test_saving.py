@@ -252,17 +252,19 @@ def test_a_stop_that_cannot_be_saved_is_still_a_stop() -> None:
 # ------------------------------------------------------------------------------------------------ publishing
 
 
-def part(step: int, generation: int, name: str, shared: bool = False) -> SavePart:
-    return SavePart(step, generation, shared, (SavedFile(name, 1, "x"),))
+def part(step: int, generation: int, name: str, *ranks: int, shared: bool = False) -> SavePart:
+    return SavePart(step, generation, shared, (SavedFile(name, 1, "x"),), ranks)
 
 
 def test_only_what_all_nodes_have_written_in_this_generation_is_published() -> None:
-    one, other = part(20, 3, "a", shared=True), part(20, 3, "b")
-    assert publishable({0: [one]}, 3, 2) is None, "a node is missing"
-    assert publishable({0: [one], 1: [part(20, 2, "b")]}, 3, 2) is None, "it wrote in an older generation"
-    assert publishable({0: [one], 1: [other]}, 4, 2) is None, "the generation is over"
-    assert publishable({0: [one], 1: [part(30, 3, "b")]}, 3, 2) is None, "these are different steps"
-    assert publishable({0: [other], 1: [other]}, 3, 2) is None, "nobody has the shared state"
-    grant = publishable({0: [other], 1: [one]}, 3, 2)
+    one, other = part(20, 3, "a", 0, 1, shared=True), part(20, 3, "b", 2, 3)
+    assert publishable({0: [one]}, 3, 4) is None, "a node is missing"
+    assert publishable({0: [one], 1: [part(20, 2, "b", 2, 3)]}, 3, 4) is None, "it wrote in an older generation"
+    assert publishable({0: [one], 1: [other]}, 4, 4) is None, "the generation is over"
+    assert publishable({0: [one], 1: [part(30, 3, "b", 2, 3)]}, 3, 4) is None, "these are different steps"
+    assert publishable({0: [part(20, 3, "a", 0, 1)], 1: [other]}, 3, 4) is None, "nobody has the shared state"
+    whole = publishable({1: [part(20, 3, "c", 2, 3, 0, 1, shared=True)]}, 3, 4)
+    assert whole is not None, "the local state of a lost node may be kept elsewhere"
+    grant = publishable({0: [other], 1: [one]}, 3, 4)
     assert isinstance(grant, Grant)
     assert (grant.node, grant.step, [f.name for f in grant.files]) == (1, 20, ["a", "b"])

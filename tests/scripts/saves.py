@@ -19,6 +19,7 @@ parser.add_argument("--keep", type=int, default=3)
 parser.add_argument("--fresh", action="store_true")
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--step-s", type=float, default=0.0)
+parser.add_argument("--wait", action="store_true", help="before each checkpoint, until the last one is on disk")
 parser.add_argument("--between", action="store_true", help="draw between the steps, and exchange something")
 parser.add_argument("--digest", default="")
 args = parser.parse_args()
@@ -52,6 +53,11 @@ for step in run.steps(args.steps):
         if args.digest:
             with open(f"{args.digest}.{run.rank}.ledger", "a") as f:
                 f.write(f"{step.index} {loss.item()!r} {os.getpid()}\n")
+        last = step.index // args.every * args.every
+        if args.wait and run.incarnation == 1 and last and step.index % args.every == args.every - 1:
+            with run.section("wait"):
+                while not os.path.exists(f"{args.dir}/step-{last:08d}"):
+                    time.sleep(0.01)
         if args.between and step.index % 3 == 0:
             noise = torch.rand(2)
             torch.distributed.all_reduce(noise)

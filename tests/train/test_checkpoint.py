@@ -20,8 +20,8 @@ SCRIPT, STEPS = "tests/scripts/saves.py", ("--steps", "30")
 
 
 def save(jobs, directory, *more, steps=22, every=10, nproc=2, **options):
-    """Run up to `steps` with checkpoints. Slowly, so that each of them is written before the next is due."""
-    args = ("--steps", str(steps), "--every", str(every), "--dir", str(directory), "--step-s", "0.03", *more)
+    """Run up to `steps` with checkpoints. Each of them is written before the next is due."""
+    args = ("--steps", str(steps), "--every", str(every), "--dir", str(directory), *more)
     result = jobs.run(SCRIPT, *args, nproc=nproc, **options)
     assert result.code == 0, result.err[-3000:]
     return result
@@ -45,7 +45,7 @@ def ledger(result, rank=0):
 
 @pytest.mark.parametrize("more", [(), ("--between",)], ids=["plain", "drawing-between-steps"])
 def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(jobs, tmp_path, more):
-    save(jobs, tmp_path, *more)
+    save(jobs, tmp_path, "--wait", *more)
     assert saved(tmp_path) == [10, 20]
     result = resume(jobs, tmp_path, *more)
     assert result.code == 0, result.err[-3000:]
@@ -58,7 +58,7 @@ def test_what_is_in_a_checkpoint(jobs, tmp_path):
     """Any reader of safetensors can open it; older ones than `keep` are gone."""
     from safetensors.torch import load_file
 
-    save(jobs, tmp_path, "--keep", "2", steps=30)
+    save(jobs, tmp_path, "--keep", "2", "--wait", steps=30)
     assert saved(tmp_path) == [20, 30], "the last one is written before the job ends"
     folder = tmp_path / "step-00000030"
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -72,14 +72,14 @@ def test_what_is_in_a_checkpoint(jobs, tmp_path):
 
 
 def test_a_finished_run_that_is_started_again_is_finished(jobs, tmp_path):
-    first = save(jobs, tmp_path, steps=30)
+    first = save(jobs, tmp_path, "--wait", steps=30)
     again = resume(jobs, tmp_path)
     assert again.code == 0, again.err[-3000:]
     jobs.same_state(first, again)
 
 
 def test_a_fresh_start_sets_earlier_checkpoints_aside(jobs, tmp_path):
-    save(jobs, tmp_path)
+    save(jobs, tmp_path, "--wait")
     result = resume(jobs, tmp_path, "--fresh")
     assert result.code == 0, result.err[-3000:]
     assert ledger(result)[0] == 0
@@ -90,7 +90,7 @@ def test_a_fresh_start_sets_earlier_checkpoints_aside(jobs, tmp_path):
 
 @pytest.mark.parametrize("nproc", [1, 3])
 def test_another_number_of_ranks(jobs, tmp_path, nproc):
-    save(jobs, tmp_path)
+    save(jobs, tmp_path, "--wait")
     result = resume(jobs, tmp_path, nproc=nproc)
     assert result.code == 0, result.err[-3000:]
     assert ledger(result, rank=nproc - 1) == list(range(20, 30))
@@ -123,7 +123,7 @@ DAMAGE = {
 @pytest.fixture(scope="module")
 def two_checkpoints(jobs, tmp_path_factory):
     directory = tmp_path_factory.mktemp("two")
-    save(jobs, directory)
+    save(jobs, directory, "--wait")
     assert saved(directory) == [10, 20]
     return directory
 
@@ -193,7 +193,7 @@ def test_a_full_disk_does_not_stop_training(jobs, tmp_path):
     if mounted.returncode:
         pytest.skip("only root can make a small file system")
     try:
-        result = save(jobs, small, "--width", "4096", steps=30, every=10)
+        result = save(jobs, small, "--width", "4096", "--step-s", "0.03", steps=30, every=10)
         assert result.err.count("No space left on device") == 1, "said once, not for every checkpoint"
         assert not result.incidents
         assert saved(small) == []
@@ -222,7 +222,7 @@ def test_the_writer_is_killed(jobs, tmp_path):
 
     thread = threading.Thread(target=kill_first_writer, daemon=True)
     thread.start()
-    result = save(jobs, tmp_path, "--width", "30000", steps=40, every=15)
+    result = save(jobs, tmp_path, "--width", "30000", "--step-s", "0.03", steps=40, every=15)
     assert killed
     assert "the writer ended without an answer" in result.err
     assert saved(tmp_path) == [30]
@@ -235,7 +235,7 @@ def test_the_writer_is_killed(jobs, tmp_path):
 
 @pytest.mark.parametrize("at", ["begin", "collective", "optimizer"])
 def test_exit_goes_on_from_the_newest_checkpoint(jobs, tmp_path, at):
-    args = (*STEPS, "--every", "5", "--dir", str(tmp_path), "--step-s", "0.03")
+    args = (*STEPS, "--every", "5", "--dir", str(tmp_path), "--wait")
     flags = ["--recover-strategy", "exit"]
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=[f"kind=kill,rank=0,step=18,at={at}"], flags=flags)
     assert result.code == 0, result.err[-3000:]
@@ -245,7 +245,7 @@ def test_exit_goes_on_from_the_newest_checkpoint(jobs, tmp_path, at):
 
 
 def test_all_ranks_killed_at_once_go_on_from_the_checkpoint(jobs, tmp_path):
-    args = (*STEPS, "--every", "5", "--dir", str(tmp_path), "--step-s", "0.03")
+    args = (*STEPS, "--every", "5", "--dir", str(tmp_path), "--wait")
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=["kind=double,rank=0+1,step=18"])
     assert result.code == 0, result.err[-3000:]
     assert any("resuming at step 15" in why for i in result.incidents for why in i["why"])
@@ -255,10 +255,9 @@ def test_all_ranks_killed_at_once_go_on_from_the_checkpoint(jobs, tmp_path):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_kill_around_a_save_in_place(jobs, tmp_path, rank):
     """The step after a save, with recovery in place: the checkpoint is whole or not there."""
-    args = (*STEPS, "--every", "10", "--dir", str(tmp_path), "--step-s", "0.05")
+    args = (*STEPS, "--every", "10", "--dir", str(tmp_path))
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=[f"kind=kill,rank={rank},step=10,at=begin"])
     assert result.code == 0, result.err[-3000:]
     for folder in disk.folders(tmp_path):
         disk.verify(folder, disk.read_manifest(folder))
-    assert saved(tmp_path)[-1] == 30
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)

@@ -1,0 +1,79 @@
+"""What users hold: a step of the loop, to be run in a `with` block, and a section of work between steps."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from onward.errors import Unwind, UsageError
+from onward.wire.messages import RankOrder
+
+if TYPE_CHECKING:
+    from onward.train.run import Run
+
+
+class Step:
+    """One step of the loop. Use it as `with step:`; `committed` says afterwards whether it counts."""
+
+    def __init__(self, run: Run, index: int, rehearsal: bool = False, ghost: RankOrder | None = None) -> None:
+        self.index = index
+        self.committed = False
+        self.entered = False
+        self.error = ""
+        self._run = run
+        self._rehearsal = rehearsal
+        self._ghost = ghost  # the order to enter by, at the end of the block
+
+    def __enter__(self) -> Step:
+        if self.entered:
+            raise UsageError("a step can be entered once; take the next one from run.steps(n)")
+        self.entered = True
+        if self._ghost is not None:
+            self._run._begin_ghost()
+        elif not self._rehearsal:
+            self._run._begin(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if self._ghost is not None:
+            self.committed = self._run._end_ghost(self._ghost)
+            return error is None or isinstance(error, Exception)
+        if self._rehearsal:
+            self.error = f"{kind.__name__}: {error}" if kind is not None else ""
+            return error is None or isinstance(error, Exception)
+        if error is None:
+            try:
+                self._run._injector.at("end", self.index)
+            except Exception as injected:
+                kind, error, tb = type(injected), injected, injected.__traceback__
+        if kind is None or error is None:
+            try:
+                self._run._end(self)
+            except Unwind:
+                self._run._note_break()
+            return False
+        if self._run._failed(self, kind, error, tb):
+            return True
+        if tb is error.__traceback__ and sys.exc_info()[1] is None:
+            raise error
+        return False
+
+    def __repr__(self) -> str:
+        return f"<step {self.index}{' committed' if self.committed else ''}>"
+
+
+class Section:
+    """Work outside a step, where slowness is legal and collectives are expected."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run = run
+        self.name = name
+
+    def __enter__(self) -> Section:
+        self._run._page.set("section", self._run._page.get("section") + 1)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
+        self._run._page.set("section", max(0, self._run._page.get("section") - 1))
+        self._run._page.touch("progress_ns")
