@@ -128,7 +128,7 @@ class Slot:
 
     def content(self) -> bytes:
         """All that is written, for somebody who keeps a copy."""
-        return self.map[: self._used]
+        return self.map[: self._used or len(self.map)]  # whole, where an earlier process had laid it out
 
     def _reserve(self, size: int) -> None:
         if size <= len(self.map):
@@ -222,6 +222,12 @@ class LocalState:
         """What was the local state of step `old` is that of `step` now, and in place."""
         self.restore(old)
         self.publish(step, self.capture())
+
+    def copy_to_partner(self, step: int) -> None:
+        """Who keeps a copy may be new, and `step` is what a loss before the next one would go back to."""
+        slot = self.slot(step)
+        if self.partner.there and slot.step == step:
+            self.partner.keep(step % 2, step, slot.content())
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         out = self._protected.buffers()

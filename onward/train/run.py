@@ -512,6 +512,7 @@ class Run:
             self._page.set("generation", order.generation)
             self._page.set("launched", 0)
             self._arrive(form, order.generation, interrupted)
+            self._local.copy_to_partner(self._tx.step)
             if form.between and form.part != "load":
                 done = form.part == "receive" and (self._local.begun >= form.step or form.fresh)
                 self._between.level(order.generation, done)

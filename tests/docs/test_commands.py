@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -89,3 +90,26 @@ def _env():
     import os
 
     return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_the_nodes_of_one_job(place):
+    """docs/nodes.md: one command on each node. Here all nodes are this machine."""
+    (place / "token").write_text("0123456789abcdef0123456789abcdef\n")
+    block = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/nodes.md").read_text(), re.S)[0]
+    lines = [line.split("#")[0].replace("10.0.0.1", "127.0.0.1").split() for line in block.splitlines()]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    started = []
+    for _, *words in lines:
+        words[words.index("--nproc-per-node") + 1] = "1"
+        command = [str(BIN / "onward"), *words[:-1], "--master-port", port, words[-1], "--steps", "20"]
+        out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command, cwd=place, **out))
+    try:
+        said = [p.communicate(timeout=200)[0] for p in started]
+        assert [p.returncode for p in started] == [0] * len(lines) == [0, 0, 0], said
+        assert all("Succeeded" in text for text in said)
+    finally:
+        for p in started:
+            p.kill()
+            p.wait()
