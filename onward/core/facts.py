@@ -38,7 +38,7 @@ class Scope(str, Enum):
 class FaultReport:
     """A fault as first seen, before anybody has judged it."""
 
-    kind: str  # exit, signal, exception, hang, stall, start, node; join is no fault, but a rank that comes back
+    kind: str  # exit, signal, exception, hang, stall, start, node; join: a rank comes back; published: retry, restart
     rank: int
     incarnation: int
     step: int = -1

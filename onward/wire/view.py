@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onward.core.conditions import Condition
+
 
 @dataclass(frozen=True)
 class RankView:
@@ -37,6 +39,7 @@ class JobView:
     log_dir: str = ""
     steps_lost: int = 0
     goodput: float = 1.0
+    conditions: tuple[Condition, ...] = ()  # what is the matter with nodes and ranks, now
 
 
 @dataclass(frozen=True)
