@@ -41,6 +41,7 @@ class Driven:
         self.ranks: dict[int, RankFacts] = {}
         self.answers: list[FaultAnswer] = []
         self.incidents: list[str] = []
+        self.replaced: set[int] = set()  # are parked when the others stand at the fence
         self._version = 0
         self._asked = 0
         self.speak()  # the agents come, and are given their places
@@ -93,6 +94,8 @@ class Driven:
         if old is None or old.incarnation != incarnation or old.node != node:
             old = RankFacts(rank, node, incarnation, pid=1, stage=Stage.SETUP, library=True)
         generation = self.logic.job.generation if self.logic.job is not None else 0
+        if rank in self.replaced:
+            changes |= {"stage": Stage.PARKED, "step": -1}
         self.ranks[rank] = replace(old, generation=generation, **changes)
         return self.ranks[rank]
 
@@ -121,6 +124,7 @@ class Driven:
 
     def ask(self, uid: str = "", **words: Any) -> FaultAnswer:
         self._asked += 1
+        self.now += 0.01
         request = FaultRequest(uid=uid or f"request {self._asked}", notice=Notice(**words))
         self.logic.on_fault_request("a0", request, self.now)
         self.hear()
@@ -133,12 +137,12 @@ class Driven:
 
     def recover(self) -> None:
         """Everybody does what a recovery asks of them."""
-        for stage in (Stage.PAUSED, Stage.FORMED):
-            assert self.logic.job is not None
-            for rank, f in list(self.ranks.items()):
-                if f.incarnation != self.incarnations[rank]:
-                    self.ranks.pop(rank)
-            self.speak(stage=stage, step=20, clean=True, resumed=False)
+        old = {rank: f.incarnation for rank, f in self.ranks.items()}
+        self.replaced = {rank for rank, number in enumerate(self.incarnations) if number != old[rank]}
+        self.speak(stage=Stage.PAUSED, step=20, clean=True, resumed=False, local_steps=(19, 20))
+        self.replaced = set()
+        self.speak(stage=Stage.FORMED, resumed=False)
+        assert self.phase is Phase.RUNNING
         self.train(21)
 
     def pass_time(self, seconds: float) -> None:
