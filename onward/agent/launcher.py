@@ -611,6 +611,7 @@ class Launcher:
             section=page.get("section") > 0,
             step_s=page.get("step_ns") / 1e9,
             gate=page.get("gate") > 0,
+            compute_s=page.get("compute_ns") / 1e9,
         )
         self._top_step = max(self._top_step, p.progress.step if not p.spare else 0)
         self._total_steps = max(self._total_steps, page.get("total"))
@@ -644,7 +645,8 @@ class Launcher:
             p = logic.processes[number]
             began = "starting" if p.attached or not p.pid else "script"
             stage = "exited" if not p.alive else (p.report.stage if p.report else began)
-            ranks.append(RankView(rank, p.pid, p.incarnation, stage, p.progress.step, spares.get(rank, 0)))
+            shown, spare = p.progress, spares.get(rank, 0)
+            ranks.append(RankView(rank, p.pid, p.incarnation, stage, shown.step, spare, shown.compute_s))
             page = self._pages.get(number)
             if page is not None:
                 step_s = max(step_s, p.progress.step_s)

@@ -121,7 +121,9 @@ def rank_table(view: JobView, most: int) -> Table:
         table.add_column(name, justify="right")
     table.add_column("stage", min_width=8)
     table.add_column("step", justify="right", min_width=6)
+    table.add_column("compute", justify="right")
     table.add_column("spare pid", justify="right")
+    slow = {c.rank for c in view.conditions if c.kind == "slow"}
     shown = list(view.ranks)
     if len(shown) > most:
         shown = sorted(sorted(shown, key=lambda r: r.stage == "training")[: max(most - 1, 1)], key=lambda r: r.rank)
@@ -132,6 +134,7 @@ def rank_table(view: JobView, most: int) -> Table:
             Text(str(r.incarnation), "yellow" if r.incarnation > 1 else ""),
             Text(r.stage, "green" if r.stage in ("training", "done") else "red" if r.stage == "exited" else "yellow"),
             str(r.step) if r.step >= 0 else "-",
+            Text(f"{r.compute_s * 1000:.0f} ms" if r.compute_s else "-", "yellow" if r.rank in slow else ""),
             Text(str(r.spare_pid) if r.spare_pid else "-", "dim"),
         )
     if len(shown) < len(view.ranks):

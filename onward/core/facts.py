@@ -66,6 +66,7 @@ class Progress:
     section: bool = False  # inside `run.section`, or anywhere that slowness is legal
     step_s: float = 0.0  # duration of the last committed step
     gate: bool = False  # waiting at an out-of-band gate
+    compute_s: float = 0.0  # what this rank did itself in that step; 0: not known
 
 
 @dataclass(frozen=True)

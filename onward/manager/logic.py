@@ -19,6 +19,7 @@ from onward.core.policy import Policy
 from onward.core.published import Rules
 from onward.core.recovery import RELOAD, Job, Limits, Phase, advance, age, current, new_job, node_of, resumed, savers
 from onward.manager.bulletin import Bulletin
+from onward.manager.pace import Pace
 from onward.wire.messages import (
     AgentFacts,
     Beat,
@@ -98,6 +99,7 @@ class ManagerLogic:
         self._savers: dict[int, int] = {}
         self._leaving_since: dict[str, float] = {}
         self._bulletin = Bulletin(settings.rules, settings.wall_s)
+        self._pace = Pace()
         self._conditions: list[Condition] = []
         self.changed_job = False
 
@@ -147,6 +149,7 @@ class ManagerLogic:
             if index_of(self.job.places, me) == node_of(self.job, f.rank):
                 self.facts[f.rank] = f
                 self._time_step(f)
+                self._pace.see(f)
         self.think(now)
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
         if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
@@ -176,7 +179,7 @@ class ManagerLogic:
 
     def _all_conditions(self, now: float) -> list[Condition]:
         assert self.job is not None
-        return self._bulletin.conditions(self.job, now)
+        return [*self._bulletin.conditions(self.job, now), *self._pace.conditions(self.job)]
 
     def _superseded(self, message: AgentFacts) -> bool:
         assert self.job is not None
@@ -274,6 +277,8 @@ class ManagerLogic:
             self._note(text)
         self._look_for_lost_nodes(now)
         self._look_for_hangs(now)
+        for text in self._pace.judge(self.job, now, self._bulletin.time_of_day(now)):
+            self._note(text)
         facts = {
             r: replace(f, fault=self._accused[r]) if r in self._accused and not f.exit_code and f.fault is None else f
             for r, f in self.facts.items()
@@ -333,7 +338,8 @@ class ManagerLogic:
             if (m.term, m.generation) == (job.term, job.generation) and agent not in self._gone
         ]
         gone = self._gone | {m.id for m in job.voters if self._presumed_dead(m, now)}
-        sub_health = self._bulletin.sub_health(job, now)
+        slow = self._pace.slow
+        sub_health = {node_of(job, rank): why for rank, why in slow.items()} | self._bulletin.sub_health(job, now)
         return Outlook(
             deaf=self._deaf(now),
             here=self._bulletin.fit(job, self._here(now), sub_health, now),
@@ -341,6 +347,7 @@ class ManagerLogic:
             gone=frozenset(gone),
             stopping=self._all_leave(),
             sub_health=sub_health,
+            slow=slow,
         )
 
     def _all_leave(self) -> bool:

@@ -94,7 +94,7 @@ class Run:
         self._groups.on_complete = self._on_complete
         self._groups.on_unwind = self._on_unwind
         self._protected = Protected()
-        self._partner = Partner(self._token, me.rank, me.attempt)
+        self._partner = Partner(self._token, me.rank, me.attempt, self._groups.waits)
         self._local = LocalState(me.local_dir, self._protected, self._partner)
         self._tx = Transaction(self._protected, self._local, self._groups, self._page)
         self._checkpoints = Checkpoints(link, self._protected, self._local)
@@ -233,6 +233,7 @@ class Run:
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._tx.open:
             return
+        self._groups.waits.surfaced()
         if not self._tx.gate():
             raise Unwind(self._groups.generation.failed)
         self._injector.at("optimizer", self._tx.step)
@@ -583,6 +584,7 @@ class Run:
         self._groups.outside = None
         self._groups.gated = True
         self._local.begun = step.index
+        self._groups.waits.begin()
         self._step_started = time.monotonic_ns()
         self._injector.at("begin", step.index)
 
@@ -611,11 +613,21 @@ class Run:
             for wrapper in self._protected.wrappers():
                 wrapper.reducer._rebuild_buckets()
         self._tx.applied()
+        self._measure()
         if self._tx.needs_gate and not self._meet(step, vote):
             return None
         step.committed = True
         self._committed(step)
         return None
+
+    def _measure(self) -> None:
+        """What this rank did itself in the block. On a device that is not known: it works behind the host's back."""
+        waits = self._groups.waits
+        waits.surfaced()
+        spent = time.monotonic_ns() - self._step_started - waits.waited_ns
+        self._compute_ns = 0 if self._groups.device_backend is not None else max(1, spent)
+
+    _compute_ns = 0
 
     def _meet(self, step: Step, vote: int) -> bool:
         """Wait at the gate until every rank has finished the step. False when the job decided to redo it."""
@@ -641,9 +653,10 @@ class Run:
 
     def _committed(self, step: Step) -> None:
         page = self._page
-        page.set("step", self._tx.step)
         now = time.monotonic_ns()
         page.set("step_ns", now - self._step_started)
+        page.set("compute_ns", self._compute_ns)
+        page.set("step", self._tx.step)
         page.set("own_ns", self._tx.own_ns)
         page.set("progress_ns", now)
         self._between.forget()

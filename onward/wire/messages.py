@@ -37,6 +37,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     step: int = -1
     at: str = "begin"  # begin, forward, collective, optimizer, end
     seconds: float = 0.0
+    steps: int = 0  # of a slow rank: for so many
+    delay: float = 0.0  # of a slow rank: in each step
     code: int = 0
     text: str = ""
 

@@ -17,6 +17,7 @@ class RankView:
     stage: str
     step: int  # steps it has committed; -1 before its first
     spare_pid: int = 0  # a parked replacement, ready to take over
+    compute_s: float = 0.0  # of its last step, what it did itself and did not wait for
 
 
 @dataclass(frozen=True)
