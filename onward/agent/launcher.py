@@ -612,6 +612,7 @@ class Launcher:
             step_s=page.get("step_ns") / 1e9,
             gate=page.get("gate") > 0,
             compute_s=page.get("compute_ns") / 1e9,
+            queued_s=page.get("queued_ns") / 1e9,
         )
         self._top_step = max(self._top_step, p.progress.step if not p.spare else 0)
         self._total_steps = max(self._total_steps, page.get("total"))

@@ -67,6 +67,7 @@ class Progress:
     step_s: float = 0.0  # duration of the last committed step
     gate: bool = False  # waiting at an out-of-band gate
     compute_s: float = 0.0  # what this rank did itself in that step; 0: not known
+    queued_s: float = 0.0  # the part of it in which no processor was free
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ class Pace:
     """Starts anew with every manager: a straggler shows again within some steps."""
 
     def __init__(self) -> None:
-        self._samples: dict[int, deque[float]] = {}
-        self._of: dict[int, tuple[int, int]] = {}  # rank -> (generation, incarnation) of its samples
+        self._steps: dict[int, deque[stragglers.Effort]] = {}
+        self._of: dict[int, tuple[int, int]] = {}  # rank -> (generation, incarnation) of its steps
         self._from: dict[int, int] = {}  # rank -> the first step that counts
         self._last: dict[int, int] = {}
         self._watch = stragglers.Watch()
@@ -34,12 +34,12 @@ class Pace:
             if f.rank in self._of and self._of[f.rank][1] != f.incarnation:
                 self._forget(f.rank)  # another process, perhaps on another node
             self._of[f.rank] = life
-            self._samples[f.rank] = deque(maxlen=stragglers.WINDOW)
+            self._steps[f.rank] = deque(maxlen=stragglers.WINDOW)
             self._from[f.rank], self._last[f.rank] = step + SETTLE_STEPS, step
         if step > self._last[f.rank] and f.progress.compute_s > 0:
             self._last[f.rank] = step
             if step >= self._from[f.rank]:
-                self._samples[f.rank].append(f.progress.compute_s)
+                self._steps[f.rank].append(stragglers.Effort(f.progress.compute_s, f.progress.queued_s))
 
     def _forget(self, rank: int) -> None:
         slow = {r: why for r, why in self._watch.slow.items() if r != rank}
@@ -52,8 +52,10 @@ class Pace:
         self._judged_at = now
         before = self._watch.slow
         lives = enumerate((job.generation, number) for number in job.incarnations)
-        samples = {r: tuple(self._samples[r]) for r, life in lives if self._of.get(r) == life}
-        self._watch = stragglers.judge(self._watch, samples, job.world_size, now)
+        steps = {r: tuple(self._steps[r]) for r, life in lives if self._of.get(r) == life}
+        homes = {r: job.places[node_of(job, r)] for r in steps}
+        machines = {r: m.boot or m.id for r, m in homes.items() if m is not None}
+        self._watch = stragglers.judge(self._watch, steps, machines, job.world_size, now)
         slow = self._watch.slow
         self._since = {r: self._since.get(r, at) for r in slow}
         raised = [f"sub-health of node {node_of(job, r)}: {why}" for r, why in slow.items() if r not in before]

@@ -168,6 +168,7 @@ class GroupWork(dist.Work):
         self._tensors = tensors
         self._lock = threading.Lock()
         self._event = Latch()
+        self._ended_ns = 0
         self._future: torch.futures.Future[Any] | None = None
         self.failed = False
         self.log: Callable[[Any], None] | None = None
@@ -208,6 +209,7 @@ class GroupWork(dist.Work):
             self.failed = failed
             if failed:
                 self._generation.broken = True
+            self._ended_ns = time.monotonic_ns()
             self._event.set()
             future = self._future
         self._owner.completed(self._generation, self)
@@ -218,7 +220,7 @@ class GroupWork(dist.Work):
         if not self._event.is_set():
             since = time.monotonic_ns()
             self._event.wait(timeout.total_seconds() or None)
-            self._owner.waits.waited(since)
+            self._owner.waits.waited(since, self._ended_ns)  # until we could have gone on, not until there was room
         if not self._event.is_set():
             raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for a collective")
         if self._late and not self.failed:

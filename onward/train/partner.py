@@ -62,7 +62,7 @@ class Partner:
             return
         if not isinstance(answer, SlotKept) or answer.step != step:
             log.warning("rank %d: the agent at %s keeps nothing of this generation", self._rank, self._address)
-        self._waits.waited(since)
+        self._waits.waited(since, time.monotonic_ns())
 
     def _connect(self) -> socket.socket:
         host, _, port = self._address.rpartition("|")

@@ -35,6 +35,7 @@ from onward.train.step import Section, Step
 from onward.train.store import LinkStore
 from onward.train.transaction import Transaction, note_zero_grad
 from onward.train.transfer import Server, fetch
+from onward.train.waits import Processor
 from onward.wire.messages import Form, RankOrder, Report
 from onward.wire.page import Page
 
@@ -106,6 +107,8 @@ class Run:
         self._finished = False
         self._server = Server(me.address, self._token)
         self._step_started = 0
+        self._processor = Processor()
+        self._at_begin = (0, 0)
         self._loop_top = 0
         register_optimizer_step_pre_hook(self._before_optimizer)
         link.start(self._page, self._on_pause)
@@ -585,6 +588,7 @@ class Run:
         self._groups.gated = True
         self._local.begun = step.index
         self._groups.waits.begin()
+        self._at_begin = self._processor.read()
         self._step_started = time.monotonic_ns()
         self._injector.at("begin", step.index)
 
@@ -624,10 +628,12 @@ class Run:
         """What this rank did itself in the block. On a device that is not known: it works behind the host's back."""
         waits = self._groups.waits
         waits.surfaced()
-        spent = time.monotonic_ns() - self._step_started - waits.waited_ns
-        self._compute_ns = 0 if self._groups.device_backend is not None else max(1, spent)
+        ran, queued = (now - then for now, then in zip(self._processor.read(), self._at_begin, strict=True))
+        spent = max(1, ran, time.monotonic_ns() - self._step_started - waits.waited_ns)
+        known = self._groups.device_backend is None
+        self._effort = (spent, min(queued, spent - min(ran, spent))) if known else (0, 0)
 
-    _compute_ns = 0
+    _effort = (0, 0)  # in nanoseconds: all of it, and the part without a processor
 
     def _meet(self, step: Step, vote: int) -> bool:
         """Wait at the gate until every rank has finished the step. False when the job decided to redo it."""
@@ -655,7 +661,8 @@ class Run:
         page = self._page
         now = time.monotonic_ns()
         page.set("step_ns", now - self._step_started)
-        page.set("compute_ns", self._compute_ns)
+        page.set("compute_ns", self._effort[0])
+        page.set("queued_ns", self._effort[1])
         page.set("step", self._tx.step)
         page.set("own_ns", self._tx.own_ns)
         page.set("progress_ns", now)

@@ -7,6 +7,8 @@ that computes while its gradients are exchanged would seem to wait.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 
 
@@ -39,7 +41,25 @@ class Waits:
             self.waited_ns += max(0, min(ended - launched, idle))
         self._launched = 0
 
-    def waited(self, since_ns: int) -> None:
-        """A wait that began at `since_ns` is over now."""
-        self.waited_ns += time.monotonic_ns() - since_ns
+    def waited(self, since_ns: int, until_ns: int) -> None:
+        """A wait that we have seen from its beginning to its end."""
+        self.waited_ns += max(0, until_ns - since_ns)
         self._launched = 0
+
+
+class Processor:
+    """What the kernel tells about this thread: how long it has run, and for how long there was no room for it."""
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self.read()
+        except (OSError, ValueError, IndexError):
+            self._fd = -1  # not every kernel tells
+
+    def read(self) -> tuple[int, int]:
+        """(ran, waited in the queue), in nanoseconds."""
+        if self._fd < 0:
+            return 0, 0
+        ran, queued = os.pread(self._fd, 64, 0).split()[:2]
+        return int(ran), int(queued)

@@ -29,6 +29,7 @@ _FIELDS = (
     "loss_set",
     "total",
     "compute_ns",
+    "queued_ns",
 )
 _INDEX = {name: i for i, name in enumerate(_FIELDS)}
 _MAGIC = 0x6F6E77617264
