@@ -130,7 +130,7 @@ def read_frequency(text: str) -> tuple[int, float]:
 
 
 def read_level(text: str, problems: list[str]) -> Level | None:
-    known = {level.value: level for level in Level} | SAME_AS
+    known = SAME_AS | {level.value: level for level in Level}
     if not text:
         problems.append(f"no level given; the levels are {', '.join(Level)}")
     elif text not in known:

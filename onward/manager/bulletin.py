@@ -75,11 +75,11 @@ class Bulletin:
         return found
 
     def _ranks(self, job: Job, fault: Published) -> list[int]:
-        """Those that it is about; for a redo of the step one is enough."""
+        """Those that it is about, and take part; for a redo of the step one is enough."""
         if fault.rank >= 0:
-            return [fault.rank]
+            return [fault.rank] if fault.rank in job.ranks else []
         node = index_of(job.places, fault.agent)
-        ranks = [r for r in range(job.world_size) if node_of(job, r) == node]
+        ranks = [r for r in job.ranks if node_of(job, r) == node]
         return ranks if fault.level is Level.RESTART else ranks[:1]
 
     def settled(self, job: Job, reports: Mapping[int, FaultReport]) -> Job:

@@ -51,11 +51,11 @@ class Pace:
             return []
         self._judged_at = now
         before = self._watch.slow
-        lives = enumerate((job.generation, number) for number in job.incarnations)
-        steps = {r: tuple(self._steps[r]) for r, life in lives if self._of.get(r) == life}
+        now_here = [r for r in job.ranks if self._of.get(r) == (job.generation, job.incarnations[r])]
+        steps = {r: tuple(self._steps[r]) for r in now_here}
         homes = {r: job.places[node_of(job, r)] for r in steps}
         machines = {r: m.boot or m.id for r, m in homes.items() if m is not None}
-        self._watch = stragglers.judge(self._watch, steps, machines, job.world_size, now)
+        self._watch = stragglers.judge(self._watch, steps, machines, len(job.ranks), now)
         slow = self._watch.slow
         self._since = {r: self._since.get(r, at) for r in slow}
         raised = [f"sub-health of node {node_of(job, r)}: {why}" for r, why in slow.items() if r not in before]
