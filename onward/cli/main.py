@@ -43,6 +43,7 @@ def commands() -> None:
       onward run --nproc-per-node 4 train.py --epochs 3    run a script as torchrun does
       onward status                                        see how it stands
       onward chaos kind=kill,rank=2                        rehearse a fault
+      onward fault list                                    see what is known to be wrong
     """
 
 
@@ -73,7 +74,8 @@ def chaos(words: tuple[str, ...], wait: float) -> int:
     """Cause a fault in a running job, and wait until it is seen.
 
     A FAULT is kind=KIND,rank=RANK with, if wanted, step=N (else: now), at=MOMENT, when=recovery, seconds=S, code=N and
-    text=TEXT; or a YAML file with a list of such. The same words work at a start, with onward run --chaos.
+    text=TEXT, for kind=slow also delay=S and steps=N; or a YAML file with a list of such. The same words work at a
+    start, with onward run --chaos.
 
     \b
       onward chaos kind=kill,rank=2

@@ -50,14 +50,14 @@ def judge(
     own = {r: sorted(e.compute_s - e.queued_s for e in w) for r, w in windows.items()}
     middles = {r: median(times) + queued[r] for r, times in own.items()}
     lows = {r: times[len(times) // 4] + queued[r] for r, times in own.items()}
-    all_middles = sorted(middles.values())
-    all_highs = sorted(times[-1 - len(times) // 4] + queued[r] for r, times in own.items())
+    highs = {r: times[-1 - len(times) // 4] + queued[r] for r, times in own.items()}
+    all_middles, all_highs = sorted(middles.values()), sorted(highs.values())
     behind: dict[int, float] = {}
     slow = {r: why for r, why in watch.slow.items() if r not in windows}
     for rank, middle in middles.items():
         others = _median_without(all_middles, middle)
         excess, ratio = middle - others, middle / max(others, 1e-9)
-        apart = lows[rank] > median(all_highs) or len(windows) == 2  # its good steps are worse than their bad ones
+        apart = lows[rank] > _median_without(all_highs, highs[rank])  # its good steps are worse than their bad ones
         if rank in watch.slow:
             if ratio >= CLEARED and excess >= FLOOR_S / 2:
                 slow[rank] = watch.slow[rank]
