@@ -41,14 +41,15 @@ from onward.errors import UsageError
 A = Member(id="aa", host="alpha", address="10.0.0.1")
 B = Member(id="bb", host="beta", address="10.0.0.2")
 S = Member(id="ss", host="sigma", address="10.0.0.3", standby=True)
+NOTHING = Board()
 AROUND = Surroundings((A, B), (A, B, S), 4, Rules(), 1000.0)
 
 
-def ask(board: Board = Board(), around: Surroundings = AROUND, uid: str = "", **words: Any) -> Answer:
+def ask(board: Board = NOTHING, around: Surroundings = AROUND, uid: str = "", **words: Any) -> Answer:
     return carry_out(board, Notice(**words), uid or f"u{board.version}", around)
 
 
-def report(board: Board = Board(), around: Surroundings = AROUND, **words: Any) -> Board:
+def report(board: Board = NOTHING, around: Surroundings = AROUND, **words: Any) -> Board:
     answer = ask(board, around, **({"op": "report", "code": "c", "level": "sub-health", "node": "1"} | words))
     assert not answer.problems
     return answer.board
