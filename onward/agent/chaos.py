@@ -4,6 +4,7 @@
     kind=kill,rank=1+3,step=50           two ranks at once (the same as kind=double)
     kind=exception,rank=1,step=20,at=optimizer
     kind=kill,rank=3,when=recovery       while a recovery is under way
+    kind=slow,rank=1,delay=0.2,steps=30  each of 30 steps takes so much longer; or for seconds=S; or for good
     kind=kill-manager,step=30            a process of onward's own
     kind=kill-agent,node=1,step=30       the same on another node
 
@@ -40,7 +41,7 @@ RANK_KINDS = (
 OWN_KINDS = ("kill-manager", "kill-agent", "kill-warm-parent", "kill-spares")
 KINDS = (*RANK_KINDS, "double", "during-recovery", *OWN_KINDS)
 MOMENTS = ("begin", "forward", "collective", "optimizer", "end")
-_FIELDS = ("kind", "rank", "node", "step", "at", "seconds", "code", "text", "when")
+_FIELDS = ("kind", "rank", "node", "step", "at", "seconds", "steps", "delay", "code", "text", "when")
 
 
 def parse_chaos(specs: Sequence[str], world_size: int) -> tuple[Injection, ...]:
@@ -108,11 +109,10 @@ def _injections(item: dict[str, Any], first_id: int, world_size: int, problems: 
         problems.append(f"{where}: node= is for {', '.join(OWN_KINDS)}; ranks are named by rank=")
     step = _number(item, "step", -1, where, problems)
     code = _number(item, "code", 0, where, problems)
-    try:
-        seconds = float(item.get("seconds", 0.0))
-    except (TypeError, ValueError):
-        seconds = 0.0
-        problems.append(f"{where}: seconds={item['seconds']!r} is not a number")
+    steps = _number(item, "steps", 0, where, problems)
+    seconds, delay = (_seconds(item, key, where, problems) for key in ("seconds", "delay"))
+    for key in [k for k in ("steps", "delay") if k in item and kind != "slow"]:
+        problems.append(f"{where}: {key}= is for kind=slow")
     if len(problems) > before:
         return []
     kind = {"double": "kill", "during-recovery": "kill"}.get(kind, kind)
@@ -125,6 +125,8 @@ def _injections(item: dict[str, Any], first_id: int, world_size: int, problems: 
             step=step,
             at="recovery" if when == "recovery" else moment,
             seconds=seconds,
+            steps=steps,
+            delay=delay,
             code=code,
             text=str(item.get("text", "")),
         )
@@ -147,6 +149,14 @@ def _ranks(item: dict[str, Any], kind: str, world_size: int, where: str, problem
     if kind == "double" and len(ranks) < 2:
         problems.append(f"{where}: double needs two ranks, for example rank=1+2")
     return ranks
+
+
+def _seconds(item: dict[str, Any], key: str, where: str, problems: list[str]) -> float:
+    try:
+        return float(item.get(key, 0.0))
+    except (TypeError, ValueError):
+        problems.append(f"{where}: {key}={item[key]!r} is not a number")
+        return 0.0
 
 
 def _number(item: dict[str, Any], key: str, default: int, where: str, problems: list[str]) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from onward.core.intake import Notice
 from onward.errors import WireError
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
 from onward.wire.messages import ControlReply, ControlRequest, Injection, encoder, to_control
@@ -122,6 +123,9 @@ class Control:
 
     def inject(self, injections: list[Injection]) -> ControlReply:
         return self._ask(ControlRequest(op="inject", injections=injections))
+
+    def fault(self, notice: Notice) -> ControlReply:
+        return self._ask(ControlRequest(op="fault", notice=notice))
 
     def _ask(self, request: ControlRequest) -> ControlReply:
         try:

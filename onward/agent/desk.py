@@ -1,4 +1,4 @@
-"""Where people's commands arrive: `onward status` and `onward chaos` talk to a running launcher through this."""
+"""Where people's commands arrive: `onward status`, `chaos` and `fault` talk to a running launcher through this."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onward.agent.chaos import OWN_KINDS, RANK_KINDS
+from onward.core.intake import Notice
 from onward.core.policy import did_you_mean
 from onward.errors import WireError
 from onward.wire.frames import decode, pack, read_frame
@@ -34,8 +35,17 @@ class Desk:
         """Answer until the other side hangs up."""
         with contextlib.suppress(WireError):
             while True:
-                writer.write(pack(encoder, self.answer(request)))
+                reply = self.answer(request)
+                if request.op == "fault" and request.notice is not None:
+                    reply = await self._pass_on(request.notice)
+                writer.write(pack(encoder, reply))
                 request = decode(from_control, await read_frame(reader))
+
+    async def _pass_on(self, notice: Notice) -> ControlReply:
+        """Published faults are the manager's: this node may not even be the one that it is on."""
+        answer = await self._launcher.courier.ask(notice)
+        error = "" if answer is not None else "no manager of this job answers at the moment; try again"
+        return msgspec.structs.replace(self.answer(ControlRequest(op="status")), error=error, answer=answer)
 
     def answer(self, request: ControlRequest) -> ControlReply:
         injected: list[int] = []

@@ -125,6 +125,7 @@ class OwnManager:
             "hang_first_s": 120.0,
             "node_timeout_s": s.node_timeout_s,
             "fail_stop_s": s.fail_stop_s,
+            "rules": s.rules,
             "seat": self._meeting.member.id,
             "journal": str(self._log_dir / "journal"),
         }

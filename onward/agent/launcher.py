@@ -21,6 +21,8 @@ from onward.agent import control, evidence
 from onward.agent.birth import OTHER_PYTHON, Births
 from onward.agent.busy import Lateness, RunQueue
 from onward.agent.chaos import OWN_KINDS
+from onward.agent.conditions import Conditions
+from onward.agent.courier import Courier
 from onward.agent.desk import Desk
 from onward.agent.helpers import Guard, OwnManager
 from onward.agent.logic import (
@@ -62,6 +64,7 @@ from onward.wire.messages import (
     Beat,
     CaptureStacks,
     ControlRequest,
+    FaultAnswer,
     Hello,
     IncidentNote,
     Injected,
@@ -121,6 +124,8 @@ class Launcher:
         self._obituaries = Obituaries()
         self._tally = Tally()
         self._desk = Desk(self)
+        self._conditions = Conditions()
+        self.courier = Courier(lambda message: self._office.send(message))
         self.witness = Witness()
         for injection in injections:
             self.witness.expect(injection)
@@ -287,6 +292,9 @@ class Launcher:
                         self._tally.agreed(order.form.step)
                 self._say_where_it_begins(message)
                 self._apply(self.logic.on_orders(message))
+                if self.logic.orders is message:
+                    for text in self._conditions.update(message.conditions):
+                        self.observer.note(text)
                 if self._stop_signal and (message.phase == "Stopped" or message.node < 0):
                     self._end_all()  # all is saved, or the others go on without us
                 self._check_end()
@@ -297,6 +305,8 @@ class Launcher:
                 self.observer.detail(message.text)
             case IncidentNote():
                 self._on_incident(message.incident, message.open)
+            case FaultAnswer():
+                self.courier.on_answer(message)
             case CaptureStacks():
                 self._spawn(self._capture(message))
 
@@ -601,6 +611,8 @@ class Launcher:
             section=page.get("section") > 0,
             step_s=page.get("step_ns") / 1e9,
             gate=page.get("gate") > 0,
+            compute_s=page.get("compute_ns") / 1e9,
+            queued_s=page.get("queued_ns") / 1e9,
         )
         self._top_step = max(self._top_step, p.progress.step if not p.spare else 0)
         self._total_steps = max(self._total_steps, page.get("total"))
@@ -634,7 +646,8 @@ class Launcher:
             p = logic.processes[number]
             began = "starting" if p.attached or not p.pid else "script"
             stage = "exited" if not p.alive else (p.report.stage if p.report else began)
-            ranks.append(RankView(rank, p.pid, p.incarnation, stage, p.progress.step, spares.get(rank, 0)))
+            shown, spare = p.progress, spares.get(rank, 0)
+            ranks.append(RankView(rank, p.pid, p.incarnation, stage, shown.step, spare, shown.compute_s))
             page = self._pages.get(number)
             if page is not None:
                 step_s = max(step_s, p.progress.step_s)
@@ -659,6 +672,7 @@ class Launcher:
             log_dir=str(self.log_dir),
             steps_lost=self._tally.lost,
             goodput=self._goodput(now),
+            conditions=self._conditions.now,
         )
 
     def stories(self) -> tuple[list[Incident], bool]:
@@ -726,6 +740,7 @@ class Launcher:
             others=self._obituaries.others(ended),
             pids={rank: tuple(pids) for rank, pids in sorted(self._obituaries.pids.items())},
             chaos=self.witness.fired,
+            conditions=[*self._conditions.over, *self._conditions.now],
             refused=self.refused,
             dropped=self.logic.dropped,
         )

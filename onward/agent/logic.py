@@ -209,7 +209,7 @@ class AgentLogic:
         """Take another place, or none: whoever was started for the old one has no part in the job any more."""
         effects: list[Effect] = []
         if self.node >= 0:
-            effects.append(Say(f"node {self.node} is held by another agent now; ending the ranks here"))
+            effects.append(Say(f"node {self.node} is not ours any more; ending the ranks here"))
         for p in self.processes.values():
             if p.alive:
                 effects += self._kill(p)

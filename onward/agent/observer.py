@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from onward.core.conditions import Condition
 from onward.core.facts import FaultReport
 from onward.core.incident import Incident
 from onward.wire.view import Fired, JobView, RankView
@@ -55,6 +56,7 @@ class Outcome:
     others: tuple[Ended, ...] = ()  # further processes that failed in the last attempt, and were not ended by us
     pids: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by rank, every process it has had
     chaos: list[Fired] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)  # what was the matter with nodes and ranks, and when
     refused: int = 0  # connections that were not one of this job's processes
     dropped: int = 0  # messages of the past, or that made no sense
 

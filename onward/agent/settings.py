@@ -8,6 +8,7 @@ from enum import IntFlag
 from pathlib import Path
 
 from onward.core.policy import Policy
+from onward.core.published import Rules
 
 
 class Streams(IntFlag):
@@ -53,6 +54,7 @@ class RunSettings:
     fail_stop_s: float  # after so long silence counts as death, by the user's word; 0: it never does
     reschedule_s: float  # how long a replacement for a lost node is waited for
     join_timeout_s: float  # how long the job may wait for its nodes at the start
+    rules: Rules  # how published faults are taken
     grace_s: float  # between SIGTERM and SIGKILL
     signals: tuple[str, ...]  # signals that end the job in order
     dump_dir: Path | None  # where a dump goes when the script names no directory; None: beside the logs

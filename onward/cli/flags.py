@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from onward.agent.settings import RunSettings, Streams
+from onward.core.intake import FREQUENCY, read_frequency, read_silenced
 from onward.core.policy import Policy, closest, did_you_mean, parse_policies
+from onward.core.published import Rules
 from onward.devices import check_patterns, count_devices, cuda, npu
 from onward.errors import UsageError
 from onward.wire.token import LEAST_BYTES
@@ -106,6 +108,18 @@ _OWN = (
         alias="shutdown-timeout",  # torchrun's name for it
         env=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
     ),
+    _Flag(
+        "silence-fault",
+        "Published faults with these codes are shown only; with :SECONDS, for so long. Repeatable.",
+        "CODE[:S],...",
+        env=("ONWARD_SILENCE_FAULT",),
+    ),
+    _Flag(
+        "fault-frequency",
+        f"A code that is published so often for a node isolates it (default {FREQUENCY}); off for never.",
+        "TIMES/WINDOW",
+        env=("ONWARD_FAULT_FREQUENCY",),
+    ),
     _Flag("dump-dir", "Checkpoints of a script that names no directory: dumps go there, and are loaded.", "DIR"),
     _Flag("chaos", "Inject a fault, such as rank=2,step=50,kind=kill, or a YAML file. Repeatable.", "SPEC"),
     _Flag("job-name", "Name in messages and directories (default: the rdzv id).", "NAME", alias="job-id"),
@@ -138,7 +152,7 @@ _BY_SPELLING = {
     **{f"--{name}": flag for flag in _FLAGS for name in (flag.name, flag.alias) if name},
     **{flag.short: flag for flag in _FLAGS if flag.short},
 }
-_REPEATABLE = ("retry-on", "preload", "chaos")
+_REPEATABLE = ("retry-on", "preload", "chaos", "silence-fault")
 
 
 def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
@@ -197,6 +211,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         fail_stop_s=line.seconds("fail-stop-after", 0.0),
         reschedule_s=line.seconds("wait-reschedule-timeout", 270.0),
         join_timeout_s=line.seconds("join-timeout", 600.0, zero_allowed=False),
+        rules=_rules(line),
         grace_s=line.seconds("grace", 10.0),
         signals=line.convert("signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", _signals, ()),
         dump_dir=line.convert("dump-dir", None, _writable_dir, None),
@@ -467,6 +482,12 @@ def _join_token(line: _Line) -> str:
     if token and len(token) < LEAST_BYTES:
         line.problem("join-token", "too short for a secret; make one with: openssl rand -hex 32")
     return token
+
+
+def _rules(line: _Line) -> Rules:
+    silenced = [pair for pairs in line.convert_each("silence-fault", read_silenced) for pair in pairs]
+    times, window_s = line.convert("fault-frequency", FREQUENCY, read_frequency, (0, 1.0))
+    return Rules(tuple(silenced), times, window_s)
 
 
 def _job_name(line: _Line) -> str:

@@ -20,6 +20,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from onward.agent.conditions import in_words
 from onward.agent.observer import JobView, Outcome
 from onward.cli.screen import tamed
 from onward.cli.story import closing, counted, headline, opening, summary, timeline
@@ -120,7 +121,9 @@ def rank_table(view: JobView, most: int) -> Table:
         table.add_column(name, justify="right")
     table.add_column("stage", min_width=8)
     table.add_column("step", justify="right", min_width=6)
+    table.add_column("compute", justify="right")
     table.add_column("spare pid", justify="right")
+    slow = {c.rank for c in view.conditions if c.kind == "slow"}
     shown = list(view.ranks)
     if len(shown) > most:
         shown = sorted(sorted(shown, key=lambda r: r.stage == "training")[: max(most - 1, 1)], key=lambda r: r.rank)
@@ -131,6 +134,7 @@ def rank_table(view: JobView, most: int) -> Table:
             Text(str(r.incarnation), "yellow" if r.incarnation > 1 else ""),
             Text(r.stage, "green" if r.stage in ("training", "done") else "red" if r.stage == "exited" else "yellow"),
             str(r.step) if r.step >= 0 else "-",
+            Text(f"{r.compute_s * 1000:.0f} ms" if r.compute_s else "-", "yellow" if r.rank in slow else ""),
             Text(str(r.spare_pid) if r.spare_pid else "-", "dim"),
         )
     if len(shown) < len(view.ranks):
@@ -156,6 +160,13 @@ def standing(view: JobView) -> Text:
     return one_line((f" {counted(view.incidents, 'incident')}", "bold"), lost, f"   goodput {view.goodput:.1%}")
 
 
+def condition_lines(view: JobView, most: int) -> list[Text]:
+    """What is the matter with nodes and ranks."""
+    lines = [one_line((f"  {in_words(c)}", "yellow")) for c in view.conditions[:most]]
+    left = len(view.conditions) - most
+    return [*lines, one_line((f"  and {left} more", "yellow"))] if left > 0 else lines
+
+
 def draw(scene: Scene, height: int) -> RenderableType:
     """The whole screen; what does not fit is left out, the log first."""
     view = scene.view
@@ -163,6 +174,8 @@ def draw(scene: Scene, height: int) -> RenderableType:
         return Group(Text(" onward ", style="bold reverse"), one_line((f" {scene.title}", "dim")))
     most_ranks = max(2, min(len(view.ranks), height - 12))
     room = height - 7 - min(most_ranks, len(view.ranks))
+    conditions = condition_lines(view, 3)
+    room -= len(conditions)
     incidents = incident_lines(scene.incidents, scene.now_open, max(1, min(6, (room - 4) // 2)))
     parts: list[RenderableType] = [
         header(view),
@@ -172,9 +185,10 @@ def draw(scene: Scene, height: int) -> RenderableType:
         rank_table(view, most_ranks),
         Text(),
         standing(view),
+        *conditions,
         *incidents,
     ]
-    left = height - 8 - min(most_ranks, len(view.ranks)) - len(incidents)
+    left = height - 8 - min(most_ranks, len(view.ranks)) - len(incidents) - len(conditions)
     if left >= 2:
         parts.append(Rule(style="grey37"))
         parts += list(scene.lines)[-(left - 1) :]

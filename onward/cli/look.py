@@ -10,7 +10,7 @@ from rich.text import Text
 
 from onward.agent.control import Control, ControlFile, running_jobs
 from onward.cli.jobs import age, choose
-from onward.cli.live import header, incident_lines, progress, rank_table, standing
+from onward.cli.live import condition_lines, header, incident_lines, progress, rank_table, standing
 from onward.cli.report import as_json, incident_object
 from onward.errors import WireError
 from onward.wire.messages import ControlReply
@@ -91,6 +91,7 @@ def status(name: str | None, output: str) -> int:
     now_open = reply.incidents[-1] if reply.open else None
     rate = 1 / view.step_s if view.step_s > 0 else 0.0
     parts = [header(view), Text(), progress(view, rate), Text(), rank_table(view, len(view.ranks)), Text()]
-    parts += [standing(view), *incident_lines(closed, now_open, len(closed) + 1)]
+    parts += [standing(view), *condition_lines(view, len(view.conditions))]
+    parts += [*incident_lines(closed, now_open, len(closed) + 1)]
     console().print(Group(*parts, Text(f"\n launcher pid {job.pid}, logs in {job.log_dir}")))
     return 0

@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 
 from onward import __version__
+from onward.core.intake import FREQUENCY, read_frequency, read_silenced
 from onward.core.policy import closest, parse_policies
+from onward.core.published import Level, Rules
 from onward.errors import OnwardError, UsageError
 
 EPILOG = """\b
@@ -41,6 +43,7 @@ def commands() -> None:
       onward run --nproc-per-node 4 train.py --epochs 3    run a script as torchrun does
       onward status                                        see how it stands
       onward chaos kind=kill,rank=2                        rehearse a fault
+      onward fault list                                    see what is known to be wrong
     """
 
 
@@ -71,7 +74,8 @@ def chaos(words: tuple[str, ...], wait: float) -> int:
     """Cause a fault in a running job, and wait until it is seen.
 
     A FAULT is kind=KIND,rank=RANK with, if wanted, step=N (else: now), at=MOMENT, when=recovery, seconds=S, code=N and
-    text=TEXT; or a YAML file with a list of such. The same words work at a start, with onward run --chaos.
+    text=TEXT, for kind=slow also delay=S and steps=N; or a YAML file with a list of such. The same words work at a
+    start, with onward run --chaos.
 
     \b
       onward chaos kind=kill,rank=2
@@ -102,6 +106,70 @@ def status(job: str | None, output: str) -> int:
     return go(job, output)
 
 
+class _FaultVerbs(_Verbs):
+    """One that does not exist is refused as any other word is."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise UsageError(_unknown(args[0], list(self.commands), "onward fault"))
+        return super().resolve_command(ctx, args)
+
+
+@commands.group(cls=_FaultVerbs, epilog=JOB)
+def fault() -> None:
+    """Publish what others have found wrong with a node, rank or device of a running job, on any of its nodes.
+
+    \b
+      onward fault report --node 1 --level separate --code 8C1F8609 --text "fan broken"
+      onward fault report --rank 3 --level sub-health --code xid-63 --for 10m
+      onward fault clear --code xid-63
+    """
+
+
+@fault.command("report", epilog=JOB)
+@click.argument("job", required=False)
+@click.option("--level", default="", help=f"What follows: {', '.join(Level)}; or MindCluster's name for it.")
+@click.option("--code", default="", help="What kind of fault: it is counted, silenced and cleared by this.")
+@click.option("--node", default="", help="The node: its number, or its host, address or id.")
+@click.option("--rank", default="", help="The rank.")
+@click.option("--device", default="", help="The device of that node.")
+@click.option("--text", default="", help="What people should know.")
+@click.option("--for", "lasts", default="", metavar="TIME", help="Over by itself after 60, 90s, 5m, 2h or 1d.")
+@_output
+def fault_report(job: str | None, output: str, **words: str) -> int:
+    """Publish a fault."""
+    from onward.cli.fault import fault as go
+
+    return go(job, output, op="report", **words)
+
+
+@fault.command("clear", epilog=JOB)
+@click.argument("job", required=False)
+@click.option("--id", "id", default="", help="The fault with this number, as in onward fault list.")
+@click.option("--code", default="", help="Those with this code.")
+@click.option("--node", default="", help="Those of this node.")
+@click.option("--rank", default="", help="Those of this rank.")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@_output
+def fault_clear(job: str | None, output: str, everything: bool, **words: str) -> int:
+    """Say that published faults are over."""
+    from onward.cli.fault import fault as go
+
+    return go(job, output, op="clear", everything=everything, **words)
+
+
+@fault.command("list", epilog=JOB)
+@click.argument("job", required=False)
+@_output
+def fault_list(job: str | None, output: str) -> int:
+    """List the published faults that stand."""
+    from onward.cli.fault import fault as go
+
+    return go(job, output, op="list")
+
+
 @commands.command()
 @click.argument("directory", type=click.Path(path_type=Path), default="ckpt")
 @click.option("--quick", is_flag=True, help="Look at names and sizes only; do not read the files.")
@@ -121,6 +189,8 @@ def checkpoints(directory: Path, quick: bool, output: str) -> int:
 @click.option("--recover-strategy", default="retry,recover-in-place,dump,exit", show_default=True, metavar="NAME,...")
 @click.option("--max-restarts", type=click.IntRange(0), default=0, help="Process restarts (absent or 0: 32767).")
 @click.option("--hang-floor", type=click.FloatRange(0.0, min_open=True), default=0.7, show_default=True)
+@click.option("--silence-fault", default="", metavar="CODE[:S],...", help="Published faults that are shown only.")
+@click.option("--fault-frequency", default=FREQUENCY, show_default=True, metavar="TIMES/WINDOW")
 @click.option("--journal", type=click.Path(path_type=Path), help="History of the job; a new manager goes on from it.")
 def manager(
     listen: str,
@@ -130,6 +200,8 @@ def manager(
     recover_strategy: str,
     max_restarts: int,
     hang_floor: float,
+    silence_fault: str,
+    fault_frequency: str,
     journal: Path | None,
 ) -> int:
     """Run the manager of one job, for agents on several nodes.
@@ -150,6 +222,7 @@ def manager(
             policies=parse_policies(recover_strategy),
             max_restarts=max_restarts or UNLIMITED_RESTARTS,
             hang_floor_s=hang_floor,
+            rules=Rules(read_silenced(silence_fault), *read_frequency(fault_frequency)),
             journal=journal,
         )
     )
@@ -208,13 +281,13 @@ def _dispatch(args: list[str]) -> int:
     return answer if isinstance(answer, int) else 0
 
 
-def _unknown(word: str, verbs: list[str]) -> str:
+def _unknown(word: str, verbs: list[str], prefix: str = "onward") -> str:
     meant = closest(word, verbs)
     if meant is not None:
-        return f"unknown command {word!r}; did you mean onward {meant}?"
+        return f"unknown command {word!r}; did you mean {prefix} {meant}?"
     if word.endswith(".py"):
         return f"unknown command {word!r}; to run a script write: onward run {word}"
-    return f"unknown command {word!r}; the commands are {', '.join(verbs)} (onward --help)"
+    return f"unknown command {word!r}; the commands are {', '.join(verbs)} ({prefix} --help)"
 
 
 if __name__ == "__main__":

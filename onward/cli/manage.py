@@ -9,12 +9,14 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from onward.agent.logs import user_directory
 from onward.agent.meeting import is_loopback
 from onward.core.policy import Policy
+from onward.core.published import Rules
 from onward.core.recovery import Limits
 from onward.errors import OnwardError, UsageError
 from onward.manager.logic import ManagerSettings
@@ -37,6 +39,7 @@ class ManageSettings:
     policies: tuple[Policy, ...]
     max_restarts: int
     hang_floor_s: float
+    rules: Rules
     journal: Path | None
 
 
@@ -73,6 +76,8 @@ def manage(s: ManageSettings) -> int:
         policies=s.policies,
         limits=Limits(max_restarts=s.max_restarts),
         hang_floor_s=s.hang_floor_s,
+        rules=s.rules,
+        wall_s=time.time() - time.monotonic(),
     )
     server = ManagerServer(settings, token, s.journal)
     world = f"{s.nodes} nodes of {s.nproc} ranks"

@@ -39,6 +39,7 @@ def outcome_object(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any]
         "loss": outcome.loss,
         "elapsed_s": round(outcome.elapsed_s, 3),
         "incidents": [incident_object(i) for i in outcome.incidents],
+        "conditions": [asdict(c) for c in outcome.conditions],
         "chaos": [asdict(f) for f in outcome.chaos],
         "pids": {str(rank): list(pids) for rank, pids in outcome.pids.items()},
         "refused": outcome.refused,

@@ -38,7 +38,7 @@ class Scope(str, Enum):
 class FaultReport:
     """A fault as first seen, before anybody has judged it."""
 
-    kind: str  # exit, signal, exception, hang, stall, start, node; join is no fault, but a rank that comes back
+    kind: str  # exit, signal, exception, hang, stall, start, node; join: a rank comes back; published: retry, restart
     rank: int
     incarnation: int
     step: int = -1
@@ -66,6 +66,8 @@ class Progress:
     section: bool = False  # inside `run.section`, or anywhere that slowness is legal
     step_s: float = 0.0  # duration of the last committed step
     gate: bool = False  # waiting at an out-of-band gate
+    compute_s: float = 0.0  # what this rank did itself in that step; 0: not known
+    queued_s: float = 0.0  # the part of it in which no processor was free
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,8 @@ def describe(fault: FaultReport) -> str:
             return f"lost with {fault.text}"
         case "join":
             return f"joins again ({fault.text})"
+        case "retry" | "restart":
+            return f"has a published fault ({_in_short(fault.text)})"
         case "stall":
             return "and all others stalled"
         case "exception":

@@ -8,7 +8,7 @@ whom somebody who must know (the kernel, an operator) has declared gone. Two hal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -42,11 +42,13 @@ class Outlook:
     """What is known about agents, as of now."""
 
     deaf: bool = False  # some agent has not been heard for a while, and is not given up yet
-    here: tuple[Member, ...] = ()  # connected, in the order in which they came
+    here: tuple[Member, ...] = ()  # connected and fit for a place, the best first
     following: frozenset[str] = frozenset()  # have taken the orders of this term and generation
     gone: frozenset[str] = frozenset()  # dead by the word of somebody who must know
     stopping: bool = False  # somebody wants the whole job to end
     in_seat: bool = True  # the manager is the one of the last generation, so its own vote counts
+    sub_health: Mapping[int, str] = field(default_factory=dict)  # node -> why it is worse than it should be
+    slow: Mapping[int, str] = field(default_factory=dict)  # rank -> why it is called slow; its node is in `sub_health`
 
 
 ALONE = Outlook()

@@ -17,6 +17,7 @@ from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident, describe
 from onward.core.membership import ALONE, Member, Outlook, Places, fill, vote
 from onward.core.policy import Policy
+from onward.core.published import Board
 
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
 EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
@@ -102,6 +103,7 @@ class Job:
     progress_step: int = -1  # furthest step that all had committed when the last incident closed
     root_cause: FaultReport | None = None
     reason: str = ""
+    board: Board = field(default_factory=Board)  # faults that others have published
 
 
     @property
@@ -133,7 +135,7 @@ def node_of(job: Job, rank: int) -> int:
 def age(job: Job) -> tuple[int, ...]:
     """Larger for the newer of two records of one job. Within a generation the phases follow each other in order."""
     phase = (tuple(Phase).index(job.phase), job.begun, bool(job.ending), job.ending == STOP)
-    return (job.term, job.generation, job.attempt, job.incidents, job.restarts_used, *phase)
+    return (job.term, job.generation, job.attempt, job.incidents, job.restarts_used, *phase, job.board.version)
 
 
 def resumed(job: Job, now: float) -> Job:
@@ -558,7 +560,8 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
 
 
 def _needs_new_process(f: FaultReport) -> bool:
-    return f.kind in ("exit", "signal", "hang", "start", "node") or (f.kind == "exception" and not f.retryable)
+    ended = ("exit", "signal", "hang", "start", "node", "restart")
+    return f.kind in ended or (f.kind == "exception" and not f.retryable)
 
 
 def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Policy, str]:

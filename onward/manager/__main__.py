@@ -6,11 +6,13 @@ import asyncio
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 
 from onward.core.policy import Policy
+from onward.core.published import Rules
 from onward.core.recovery import Limits
 from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
@@ -31,6 +33,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     hang_first_s: float
     node_timeout_s: float
     fail_stop_s: float
+    rules: Rules
     seat: str
     journal: str
 
@@ -55,6 +58,8 @@ def main() -> None:
         node_timeout_s=spec.node_timeout_s,
         fail_stop_s=spec.fail_stop_s,
         seat=spec.seat,
+        rules=spec.rules,
+        wall_s=time.time() - time.monotonic(),
     )
     server = ManagerServer(settings, bytes.fromhex(os.environ["ONWARD_TOKEN"]), Path(spec.journal))
     asyncio.run(server.serve(sock, idle_s=30.0 if spec.nodes > 1 else 3600.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -11,15 +11,21 @@ import msgspec
 from onward.core import health
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant, SavePart, publishable
+from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, Progress, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.membership import Member, Outlook, fill, index_of, vote
 from onward.core.policy import Policy
+from onward.core.published import Rules
 from onward.core.recovery import RELOAD, Job, Limits, Phase, advance, age, current, new_job, node_of, resumed, savers
+from onward.manager.bulletin import Bulletin
+from onward.manager.pace import Pace
 from onward.wire.messages import (
     AgentFacts,
     Beat,
     CaptureStacks,
+    FaultAnswer,
+    FaultRequest,
     Form,
     IncidentNote,
     Note,
@@ -54,6 +60,8 @@ class ManagerSettings:
     node_timeout_s: float = 5.0  # a node that has been silent for longer is lost
     fail_stop_s: float = 0.0  # 0: silence is no proof of death; else the user's word that after so long it is
     seat: str = ""  # whoever started this manager, and can tell that one before it there is dead
+    rules: Rules = field(default_factory=Rules)  # for published faults
+    wall_s: float = 0.0  # what makes a time of day, the same everywhere, out of this process's clock
 
 
 class ManagerLogic:
@@ -90,6 +98,9 @@ class ManagerLogic:
         self._grant: Grant | None = None
         self._savers: dict[int, int] = {}
         self._leaving_since: dict[str, float] = {}
+        self._bulletin = Bulletin(settings.rules, settings.wall_s)
+        self._pace = Pace()
+        self._conditions: list[Condition] = []
         self.changed_job = False
 
     # ------------------------------------------------------------------------------------------ facts in
@@ -138,10 +149,37 @@ class ManagerLogic:
             if index_of(self.job.places, me) == node_of(self.job, f.rank):
                 self.facts[f.rank] = f
                 self._time_step(f)
+                self._pace.see(f)
         self.think(now)
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
         if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
             self._send_orders([me], now)  # what was sent before may have been lost with its connection
+
+    def on_fault_request(self, agent: str, request: FaultRequest, now: float) -> None:
+        """Somebody on `agent`'s node publishes, clears or lists faults."""
+        if self.job is None or self.deposed:
+            why = f"the manager waits for {self.waiting or 'the agents'}; try again when the job has begun"
+            self.out.append((agent, FaultAnswer(uid=request.uid, problems=[why])))
+            return
+        job, answer = self._bulletin.asked(self.job, request, self._here(now), now)
+        if job != self.job:
+            for text in answer.said:
+                self._note(text)
+            self._keep(job, now)
+        self.out.append((agent, answer))
+        self.think(now)
+
+    def _keep(self, job: Job, now: float) -> None:
+        """The record has changed, and nothing is wanted of anybody: the agents hold the new one."""
+        self.job = job
+        self._version += 1
+        self.changed_job = True
+        self._conditions = self._all_conditions(now)
+        self._send_orders(sorted(self._seen), now)
+
+    def _all_conditions(self, now: float) -> list[Condition]:
+        assert self.job is not None
+        return [*self._bulletin.conditions(self.job, now), *self._pace.conditions(self.job)]
 
     def _superseded(self, message: AgentFacts) -> bool:
         assert self.job is not None
@@ -232,8 +270,15 @@ class ManagerLogic:
         if self.job is None or self.deposed:
             self._beat(now)
             return
+        job, over = self._bulletin.expired(self.job, now)
+        if over:
+            self._keep(job, now)
+        for text in over:
+            self._note(text)
         self._look_for_lost_nodes(now)
         self._look_for_hangs(now)
+        for text in self._pace.judge(self.job, now, self._bulletin.time_of_day(now)):
+            self._note(text)
         facts = {
             r: replace(f, fault=self._accused[r]) if r in self._accused and not f.exit_code and f.fault is None else f
             for r, f in self.facts.items()
@@ -241,6 +286,8 @@ class ManagerLogic:
         for r in self._lost_ranks(self.job) if self.job.phase in (Phase.PAUSING, Phase.SAVING) else []:
             past = RankFacts(r, node_of(self.job, r), self.job.incarnations[r] - 1)  # known to nobody but its keeper
             facts[r] = replace(facts.get(r, past), local_steps=self._kept_steps(self.job, r))
+        reports = self._bulletin.reports(self.job, facts, now)
+        facts |= {r: replace(facts[r], fault=report) for r, report in reports.items()}
         steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
         job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
         decision = advance(job, facts, now, self._outlook(now))
@@ -252,16 +299,18 @@ class ManagerLogic:
         if decision.job != job:
             if decision.job.incident is not None and decision.job.incident != job.incident:
                 self.out.append((None, IncidentNote(incident=decision.job.incident, open=True)))
-            self.job = replace(decision.job, limits=self.job.limits)
+            self.job = self._bulletin.settled(replace(decision.job, limits=self.job.limits), reports)
             self._accused = {
                 r: f for r, f in self._accused.items() if self.job.incarnations[r] == f.incarnation
             }
             self._version += 1
             self.changed_job = True
             self._grant, self._savers = self._about_checkpoints()
+            self._conditions = self._all_conditions(now)
             self._send_orders(sorted(self._seen), now)
-        elif self._about_checkpoints() != (self._grant, self._savers):
+        elif (*self._about_checkpoints(), self._all_conditions(now)) != (self._grant, self._savers, self._conditions):
             self._grant, self._savers = self._about_checkpoints()
+            self._conditions = self._all_conditions(now)
             self._version += 1
             self._send_orders(sorted(self._seen), now)
         else:
@@ -289,12 +338,16 @@ class ManagerLogic:
             if (m.term, m.generation) == (job.term, job.generation) and agent not in self._gone
         ]
         gone = self._gone | {m.id for m in job.voters if self._presumed_dead(m, now)}
+        slow = self._pace.slow
+        sub_health = {node_of(job, rank): why for rank, why in slow.items()} | self._bulletin.sub_health(job, now)
         return Outlook(
             deaf=self._deaf(now),
-            here=self._here(now),
+            here=self._bulletin.fit(job, self._here(now), sub_health, now),
             following=frozenset(following),
             gone=frozenset(gone),
             stopping=self._all_leave(),
+            sub_health=sub_health,
+            slow=slow,
         )
 
     def _all_leave(self) -> bool:
@@ -355,6 +408,10 @@ class ManagerLogic:
         leaving = latest is not None and latest.stopping and not self._all_leave()
         if leaving and now - self._leaving_since.get(m.id, now) > LEAVE_S:
             return "it was told to leave"
+        assert self.job is not None
+        separated = self._bulletin.why_separated(self.job, m.id, now)
+        if separated:
+            return separated
         silent = self._silence(m, now)
         if silent > self.settings.node_timeout_s and self.settings.nodes > 1:
             return f"no sign of life for {silent:.1f} s"
@@ -509,6 +566,7 @@ class ManagerLogic:
             master=f"{job.places[0].address}|{job.places[0].master_port}" if job.places[0] is not None else "",
             managers=[m.manager for m in job.places if m is not None and m.manager],
             waiting=job.waiting,
+            conditions=self._conditions,
         )
 
     def _save(self, job: Job, node: int) -> Save | None:

@@ -15,7 +15,7 @@ from onward.manager.journal import Journal
 from onward.manager.logic import ManagerLogic, ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.kernel import is_dead
-from onward.wire.messages import encoder, from_agent
+from onward.wire.messages import AgentFacts, FaultRequest, encoder, from_agent
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -74,10 +74,13 @@ class ManagerServer:
             await accept_peer(reader, writer, self._token, GREETING_S)
             while True:
                 message = decode(from_agent, await read_frame(reader))
-                if not agent:
-                    agent = message.agent.id
-                    self._welcome(message.agent, writer)
-                self._logic.on_facts(message, time.monotonic())
+                if isinstance(message, FaultRequest):
+                    if not agent:
+                        raise WireError("an agent begins with its facts")
+                    self._logic.on_fault_request(agent, message, time.monotonic())
+                else:
+                    agent = agent or self._welcome(message, writer)
+                    self._logic.on_facts(message, time.monotonic())
                 self._flush()
         except WireError as e:
             if not agent:
@@ -89,7 +92,8 @@ class ManagerServer:
                 self._logic.hung_up(agent)
             writer.close()
 
-    def _welcome(self, member: Member, writer: asyncio.StreamWriter) -> None:
+    def _welcome(self, facts: AgentFacts, writer: asyncio.StreamWriter) -> str:
+        member = facts.agent
         local = self._logic.settings.world_size // self._logic.settings.nodes
         if not member.id or member.nproc != local:
             raise WireError(f"agent {member.name} has {member.nproc} ranks a node, the job has {local}")
@@ -99,6 +103,7 @@ class ManagerServer:
         self._peers[member.id] = writer
         if old is not None:
             old.close()
+        return member.id
 
     def _flush(self) -> None:
         if self._logic.changed_job and self._journal is not None:

@@ -31,6 +31,7 @@ from onward.train.device_queue import DeviceQueue
 from onward.train.latch import Latch
 from onward.train.loopback import answer
 from onward.train.sockets import Connections, open_sockets
+from onward.train.waits import Waits
 
 log = get_logger("onward.train")
 ABORT_GRACE_S = 0.02  # gloo's time to end an operation whose sockets were shut, before we end it ourselves
@@ -167,6 +168,7 @@ class GroupWork(dist.Work):
         self._tensors = tensors
         self._lock = threading.Lock()
         self._event = Latch()
+        self._ended_ns = 0
         self._future: torch.futures.Future[Any] | None = None
         self.failed = False
         self.log: Callable[[Any], None] | None = None
@@ -207,6 +209,7 @@ class GroupWork(dist.Work):
             self.failed = failed
             if failed:
                 self._generation.broken = True
+            self._ended_ns = time.monotonic_ns()
             self._event.set()
             future = self._future
         self._owner.completed(self._generation, self)
@@ -215,7 +218,9 @@ class GroupWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self._event.is_set():
+            since = time.monotonic_ns()
             self._event.wait(timeout.total_seconds() or None)
+            self._owner.waits.waited(since, self._ended_ns)  # until we could have gone on, not until there was room
         if not self._event.is_set():
             raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for a collective")
         if self._late and not self.failed:
@@ -360,6 +365,7 @@ class Groups:
         self.outside: OutsideStep | None = None  # set while a failed operation is to be launched again
         self._graveyard: list[tuple[Generation, list[Any]]] = []
         self.skip_next = False  # injected: leave out the next collective
+        self.waits = Waits()
         self._watching = False
 
     @property
@@ -444,7 +450,10 @@ class Groups:
         self._graveyard += [grave for grave in graves if grave[0].stuck]
 
     def completed(self, generation: Generation, work: GroupWork) -> None:
-        self._note(generation, generation.remove(work))
+        oldest = generation.remove(work)
+        if not oldest:
+            self.waits.ended()
+        self._note(generation, oldest)
 
     def _note(self, generation: Generation, oldest: float) -> None:
         if generation is self.generation and self.on_complete is not None:
@@ -608,6 +617,7 @@ class Group(ProcessGroup):
     def launch(self, op: str, result: Any, args: tuple[Any, ...]) -> GroupWork:
         """Enter the operation in the current generation."""
         generation = self._owner.generation
+        self._owner.waits.launched()
         backend, inner = ALL["gloo"], None
         try:
             if not generation.failed:

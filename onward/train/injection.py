@@ -32,16 +32,15 @@ class Injector:
         self._link = link
         self._groups = groups
         self._waiting = list(injections)
-        self._slow_until = -1
-        self._slow_s = 0.0
+        self._slow = _Slowness()
 
     def at(self, moment: str, step: int) -> None:
         """Called at `moment` of `step`: carry out what is due."""
         if self._link.injections:
             fresh, self._link.injections = self._link.injections, []
             self._waiting.extend(fresh)
-        if self._slow_s and moment == "begin":
-            time.sleep(self._slow_s)
+        if moment == "begin":
+            self._slow.drag()
         if not self._waiting:
             return
         if moment == "begin":
@@ -100,11 +99,32 @@ class Injector:
             case "skip-collective":
                 self._groups.skip_next = True
             case "slow":
-                self._slow_s = i.seconds or 0.2
+                self._slow = _Slowness(i.delay or 0.2, i.seconds, i.steps)
+                self._slow.drag()
             case "oom":
                 _exhaust_memory()
             case _:
                 raise ValueError(f"unknown injection {i.kind!r}")
+
+
+class _Slowness:
+    """So much longer for each step, for some time, for some steps, or for good."""
+
+    def __init__(self, delay_s: float = 0.0, seconds: float = 0.0, steps: int = 0) -> None:
+        self._delay_s = delay_s
+        self._until = time.monotonic() + seconds if seconds else 0.0
+        self._left = steps
+
+    def drag(self) -> None:
+        if not self._delay_s:
+            return
+        if self._until and time.monotonic() >= self._until:
+            self._delay_s = 0.0
+            return
+        time.sleep(self._delay_s)
+        self._left -= 1
+        if self._left == 0:
+            self._delay_s = 0.0
 
 
 def _exhaust_memory() -> None:

@@ -7,9 +7,11 @@ local state of every rank is safe, also from the loss of a node. It is a few kil
 from __future__ import annotations
 
 import socket
+import time
 
 from onward.errors import WireError
 from onward.log import get_logger
+from onward.train.waits import Waits
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
 from onward.wire.messages import KeepSlot, SlotKept, encoder, to_peer
 
@@ -20,7 +22,8 @@ WAIT_S = 2.0
 class Partner:
     """The connection to the agent that keeps the copy. Without one, everything here does nothing."""
 
-    def __init__(self, token: bytes, rank: int, attempt: int) -> None:
+    def __init__(self, token: bytes, rank: int, attempt: int, waits: Waits) -> None:
+        self._waits = waits
         self._token = token
         self._rank = rank
         self._attempt = attempt
@@ -44,6 +47,7 @@ class Partner:
         """Returns when the copy is safe, or when there is nobody to keep it."""
         if not self._address:
             return
+        since = time.monotonic_ns()
         try:
             sock = self._sock if self._sock is not None else self._connect()
             message = KeepSlot(
@@ -58,6 +62,7 @@ class Partner:
             return
         if not isinstance(answer, SlotKept) or answer.step != step:
             log.warning("rank %d: the agent at %s keeps nothing of this generation", self._rank, self._address)
+        self._waits.waited(since, time.monotonic_ns())
 
     def _connect(self) -> socket.socket:
         host, _, port = self._address.rpartition("|")

@@ -35,6 +35,7 @@ from onward.train.step import Section, Step
 from onward.train.store import LinkStore
 from onward.train.transaction import Transaction, note_zero_grad
 from onward.train.transfer import Server, fetch
+from onward.train.waits import Processor
 from onward.wire.messages import Form, RankOrder, Report
 from onward.wire.page import Page
 
@@ -94,7 +95,7 @@ class Run:
         self._groups.on_complete = self._on_complete
         self._groups.on_unwind = self._on_unwind
         self._protected = Protected()
-        self._partner = Partner(self._token, me.rank, me.attempt)
+        self._partner = Partner(self._token, me.rank, me.attempt, self._groups.waits)
         self._local = LocalState(me.local_dir, self._protected, self._partner)
         self._tx = Transaction(self._protected, self._local, self._groups, self._page)
         self._checkpoints = Checkpoints(link, self._protected, self._local)
@@ -106,6 +107,8 @@ class Run:
         self._finished = False
         self._server = Server(me.address, self._token)
         self._step_started = 0
+        self._processor = Processor()
+        self._at_begin = (0, 0)
         self._loop_top = 0
         register_optimizer_step_pre_hook(self._before_optimizer)
         link.start(self._page, self._on_pause)
@@ -233,6 +236,7 @@ class Run:
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._tx.open:
             return
+        self._groups.waits.surfaced()
         if not self._tx.gate():
             raise Unwind(self._groups.generation.failed)
         self._injector.at("optimizer", self._tx.step)
@@ -583,6 +587,8 @@ class Run:
         self._groups.outside = None
         self._groups.gated = True
         self._local.begun = step.index
+        self._groups.waits.begin()
+        self._at_begin = self._processor.read()
         self._step_started = time.monotonic_ns()
         self._injector.at("begin", step.index)
 
@@ -611,11 +617,23 @@ class Run:
             for wrapper in self._protected.wrappers():
                 wrapper.reducer._rebuild_buckets()
         self._tx.applied()
+        self._measure()
         if self._tx.needs_gate and not self._meet(step, vote):
             return None
         step.committed = True
         self._committed(step)
         return None
+
+    def _measure(self) -> None:
+        """What this rank did itself in the block. On a device that is not known: it works behind the host's back."""
+        waits = self._groups.waits
+        waits.surfaced()
+        ran, queued = (now - then for now, then in zip(self._processor.read(), self._at_begin, strict=True))
+        spent = max(1, ran, time.monotonic_ns() - self._step_started - waits.waited_ns)
+        known = self._groups.device_backend is None
+        self._effort = (spent, min(queued, spent - min(ran, spent))) if known else (0, 0)
+
+    _effort = (0, 0)  # in nanoseconds: all of it, and the part without a processor
 
     def _meet(self, step: Step, vote: int) -> bool:
         """Wait at the gate until every rank has finished the step. False when the job decided to redo it."""
@@ -641,9 +659,11 @@ class Run:
 
     def _committed(self, step: Step) -> None:
         page = self._page
-        page.set("step", self._tx.step)
         now = time.monotonic_ns()
         page.set("step_ns", now - self._step_started)
+        page.set("compute_ns", self._effort[0])
+        page.set("queued_ns", self._effort[1])
+        page.set("step", self._tx.step)
         page.set("own_ns", self._tx.own_ns)
         page.set("progress_ns", now)
         self._between.forget()

@@ -13,9 +13,12 @@ from typing import Annotated, Literal
 import msgspec
 
 from onward.core.checkpoints import Grant, SavePart
+from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident
+from onward.core.intake import Notice
 from onward.core.membership import Member
+from onward.core.published import Published
 from onward.wire.view import Fired, JobView
 
 Want = Literal["start", "form", "run", "pause", "save", "finish", "stop"]
@@ -34,6 +37,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     step: int = -1
     at: str = "begin"  # begin, forward, collective, optimizer, end
     seconds: float = 0.0
+    steps: int = 0  # of a slow rank: for so many
+    delay: float = 0.0  # of a slow rank: in each step
     code: int = 0
     text: str = ""
 
@@ -102,6 +107,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     master: str = ""  # node 0, for scripts that bring their own store, ADDRESS|PORT
     managers: list[str] = []  # where to look for a manager when this one is gone, in order
     waiting: str = ""  # what the job waits for, if it does
+    conditions: list[Condition] = []  # what is the matter with nodes and ranks
 
 
 class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -121,6 +127,22 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     now: float = 0.0
     parts: list[SavePart] = []  # of checkpoints, written here and not yet published
     late_s: float = 0.0  # how late its own ticks have come lately: so busy is the machine
+
+
+class FaultRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Somebody publishes, clears or lists faults, on any node. May be sent again: it is carried out once."""
+
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    notice: Notice
+
+
+class FaultAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """To the agent that has passed on a FaultRequest."""
+
+    uid: str
+    said: list[str] = []
+    problems: list[str] = []  # why it was not done
+    faults: list[Published] = []  # that stand now
 
 
 class IncidentNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -325,10 +347,11 @@ class Inject(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What `onward status` and `onward chaos` ask of a running job. Stands where a rank would say Hello."""
+    """What `onward status`, `chaos` and `fault` ask of a running job. Stands where a rank would say Hello."""
 
-    op: Literal["status", "inject"]
+    op: Literal["status", "inject", "fault"]
     injections: list[Injection] = []  # the agent gives them numbers of its own
+    notice: Notice | None = None  # for the manager, about published faults
 
 
 class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -340,12 +363,13 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     open: bool = False  # the last of them is not over
     fired: list[Fired] = []
     injected: list[int] = []  # the numbers that were given
+    answer: FaultAnswer | None = None  # the manager's, to a notice
 
 
 FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
-FromAgent = AgentFacts
-FromManager = Orders | IncidentNote | Note | CaptureStacks | Beat
+FromAgent = AgentFacts | FaultRequest
+FromManager = Orders | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
 FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
 ToPeer = PeerReply | SlotKept | Kept
 

@@ -28,6 +28,8 @@ _FIELDS = (
     "loss_bits",
     "loss_set",
     "total",
+    "compute_ns",
+    "queued_ns",
 )
 _INDEX = {name: i for i, name in enumerate(_FIELDS)}
 _MAGIC = 0x6F6E77617264

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onward.core.conditions import Condition
+
 
 @dataclass(frozen=True)
 class RankView:
@@ -15,6 +17,7 @@ class RankView:
     stage: str
     step: int  # steps it has committed; -1 before its first
     spare_pid: int = 0  # a parked replacement, ready to take over
+    compute_s: float = 0.0  # of its last step, what it did itself and did not wait for
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class JobView:
     log_dir: str = ""
     steps_lost: int = 0
     goodput: float = 1.0
+    conditions: tuple[Condition, ...] = ()  # what is the matter with nodes and ranks, now
 
 
 @dataclass(frozen=True)

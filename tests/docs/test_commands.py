@@ -77,8 +77,9 @@ def test_a_run_of_the_docs(place, where, command):
 @pytest.mark.parametrize(("where", "command"), sorted({c for c in commands() if c[1].split()[1] != "run"}))
 def test_a_look_at_a_running_job(place, running, where, command):
     words = command.split()
-    if words[1] in ("status", "chaos"):
-        command = " ".join([*words[:2], str(running.pid), *words[2:]])  # other jobs may run on this machine
+    if words[1] in ("status", "chaos", "fault"):
+        verb = 3 if words[1] == "fault" else 2
+        command = " ".join([*words[:verb], str(running.pid), *words[verb:]])  # other jobs may run on this machine
     p = subprocess.run(
         command, shell=True, cwd=place, capture_output=True, text=True, timeout=240, check=False, env=_env()
     )

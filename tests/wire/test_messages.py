@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.incident import Incident
+from onward.core.intake import Notice
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
+from onward.core.published import Level, Published
 from onward.core.recovery import Job, Limits, new_job
 from onward.errors import WireError
 from onward.wire import messages as m
@@ -46,6 +48,8 @@ EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
     ),
     (m.from_manager, m.Orders(term=1, version=2, generation=3, ranks=[ORDER], root_cause=FAULT)),
     (m.from_manager, m.IncidentNote(incident=Incident(1, (FAULT,), 20, 1.0), open=True)),
+    (m.from_agent, m.FaultRequest(uid="u", notice=Notice(op="report", level="retry", code="c", rank="1"))),
+    (m.from_manager, m.FaultAnswer(uid="u", said=["x"], faults=[Published(1, Level.RETRY, "c", "a")])),
     (m.from_manager, m.Note(text="x")),
     (m.from_manager, m.CaptureStacks(rank=1, incarnation=1)),
     (m.from_manager, m.Beat(term=3)),
@@ -60,6 +64,7 @@ EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
     (m.first_word, m.Hello(process=1, pid=2)),
     (m.first_word, m.ControlRequest(op="status")),
     (m.from_control, m.ControlRequest(op="inject", injections=[m.Injection(id=0, kind="kill", rank=0)])),
+    (m.from_control, m.ControlRequest(op="fault", notice=Notice(op="clear", everything=True))),
     (m.to_control, m.ControlReply(error="no")),
 ]
 DECODERS = list({id(d): d for d, _ in EXAMPLES}.values())
