@@ -120,7 +120,12 @@ class OwnManager:
             "world_size": s.nproc * s.nodes,
             "nodes": s.nodes,
             "policies": [p.value for p in s.policies],
-            "limits": {"max_restarts": s.max_restarts, "reschedule_s": s.reschedule_s, "min_nodes": s.min_nodes},
+            "limits": {
+                "max_restarts": s.max_restarts,
+                "reschedule_s": s.reschedule_s,
+                "min_nodes": s.min_nodes,
+                "hot_switch": s.sub_healthy == "hotSwitch",
+            },
             "hang_floor_s": s.hang_floor_s,
             "hang_first_s": 120.0,
             "node_timeout_s": s.node_timeout_s,

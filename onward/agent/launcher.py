@@ -30,6 +30,7 @@ from onward.agent.logic import (
     AgentSettings,
     AnswerPeer,
     Effect,
+    FetchLocal,
     KillProcess,
     Process,
     Say,
@@ -381,6 +382,8 @@ class Launcher:
                     if writer is not None:
                         with contextlib.suppress(ConnectionError, RuntimeError):
                             writer.write(pack(encoder, effect.message))
+                case FetchLocal():
+                    self._spawn(self._fetch_local(effect))
                 case SendPeer():
                     self._peers.send(effect.peer, effect.message)
                 case AnswerPeer():
@@ -431,6 +434,13 @@ class Launcher:
         if p.killed:
             self._children[number].signal(signal.SIGKILL)
         self._apply([])
+
+    async def _fetch_local(self, effect: FetchLocal) -> None:
+        p = self.logic.processes.get(effect.process)
+        if p is not None and p.alive:
+            await self._take_over(p, effect.kept_at)
+            self.logic.changed = True
+            self._apply([])
 
     async def _take_over(self, p: Process, kept_at: str) -> None:
         """Fetch what another node kept for a rank whose own node is lost."""

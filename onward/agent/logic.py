@@ -64,6 +64,14 @@ class SendRank:
 
 
 @dataclass(frozen=True)
+class FetchLocal:
+    """Get what another agent keeps for the rank of a process that is there already."""
+
+    process: int
+    kept_at: str
+
+
+@dataclass(frozen=True)
 class SendPeer:
     """To the agent that listens at `peer`."""
 
@@ -86,7 +94,7 @@ class Say:
     text: str
 
 
-Effect = StartProcess | KillProcess | SendRank | SendPeer | AnswerPeer | Say | SavingEffect
+Effect = StartProcess | KillProcess | FetchLocal | SendRank | SendPeer | AnswerPeer | Say | SavingEffect
 Asker = tuple[str, int]  # (agent, process)
 
 
@@ -172,6 +180,7 @@ class AgentLogic:
         self._early: list[tuple[Asker, StoreRequest]] = []  # for a generation that we have not heard of yet
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
         self._spare_tries: dict[int, int] = {}
+        self._fetched: set[tuple[int, int]] = set()
         self._calm_from = (-1, 0)  # (generation, the furthest step when it was first seen running)
         self.changed = True
 
@@ -247,6 +256,7 @@ class AgentLogic:
         for order in self.orders.ranks:
             effects += self._reconcile_rank(order, self.orders)
         effects += self._drop_old_spares(self.orders)
+        effects += self._fetch(self.orders)
         return effects
 
     def _reconcile_rank(self, order: RankOrder, orders: Orders) -> list[Effect]:
@@ -265,6 +275,17 @@ class AgentLogic:
             now.sent = order
             return [SendRank(now.number, order)]
         return []
+
+    def _fetch(self, orders: Orders) -> list[Effect]:
+        """A stand-in that has become the rank gets the local state of the process before it."""
+        effects: list[Effect] = []
+        for rank, kept_at in orders.kept_at.items():
+            p = self.processes.get(self.current.get(rank, -1))
+            key = (rank, orders.generation)
+            if p is not None and p.parked and not self._local_steps(p) and key not in self._fetched:
+                self._fetched.add(key)
+                effects.append(FetchLocal(p.number, kept_at))
+        return effects
 
     def _fill(self, order: RankOrder, orders: Orders) -> list[Effect]:
         """Give the rank a process: a parked spare where there is one, else a new one."""

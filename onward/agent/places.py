@@ -74,7 +74,9 @@ class Places:
         directory = Path(self.of(p)[1])
         directory.mkdir(exist_ok=True)
         for i, data in slots.items():
-            (directory / f"slot{i}").write_bytes(data)
+            new = directory / f".slot{i}"
+            new.write_bytes(data)
+            new.rename(directory / f"slot{i}")  # a process that has the old one open finds the new one by its name
 
     def remove(self) -> None:
         """The logs stay."""

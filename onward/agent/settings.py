@@ -50,6 +50,7 @@ class RunSettings:
     warm: bool  # fork ranks from a parent that has imported torch
     preload: tuple[str, ...]  # modules the warm parent imports besides torch
     hang_floor_s: float  # a rank is never called hung sooner than this
+    sub_healthy: str  # what is done about a node that is worse than it should be: ignore or hotSwitch
     node_timeout_s: float  # a node is never called lost sooner than this, unless its death is certain
     fail_stop_s: float  # after so long silence counts as death, by the user's word; 0: it never does
     reschedule_s: float  # how long a replacement for a lost node is waited for

@@ -134,6 +134,12 @@ _OWN = (
     ),
     _Flag("join-token", "The shared secret itself; better in the environment.", "TEXT", env=("ONWARD_JOIN_TOKEN",)),
     _Flag("join-timeout", "How long to wait for the other nodes at the start (default 600).", "SECONDS"),
+    _Flag(
+        "sub-healthy-strategy",
+        "What is done about a node that is worse than it should be: ignore, or hotSwitch (default ignore).",
+        "NAME",
+        env=("ONWARD_SUB_HEALTHY_STRATEGY",),
+    ),
     _Flag("node-timeout", "No silent node is called lost sooner (default 5).", "SECONDS"),
     _Flag("fail-stop-after", "Silence of a node for so long is proof of its death (default: never).", "SECONDS"),
     _Flag(
@@ -207,6 +213,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         warm=warm,
         preload=tuple(name for names in line.convert_each("preload", _modules) for name in names),
         hang_floor_s=line.seconds("hang-floor", 0.7, zero_allowed=False),
+        sub_healthy=line.choice("sub-healthy-strategy", "ignore", ("ignore", "hotSwitch")),
         node_timeout_s=line.seconds("node-timeout", 5.0, zero_allowed=False),
         fail_stop_s=line.seconds("fail-stop-after", 0.0),
         reschedule_s=line.seconds("wait-reschedule-timeout", 270.0),

@@ -93,6 +93,8 @@ def describe(fault: FaultReport) -> str:
             return "hung"
         case "node":
             return f"lost with {fault.text}"
+        case "switch":
+            return f"is on a node that is worse than it should be ({fault.text})"
         case "join":
             return f"joins again ({fault.text})"
         case "retry" | "restart":

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onward.core.facts import RankFacts
+
 
 @dataclass(frozen=True)
 class Member:
@@ -46,6 +48,7 @@ class Outlook:
     following: frozenset[str] = frozenset()  # have taken the orders of this term and generation
     gone: frozenset[str] = frozenset()  # dead by the word of somebody who must know
     stopping: bool = False  # somebody wants the whole job to end
+    stand_ins: Mapping[int, RankFacts] = field(default_factory=dict)  # rank -> its process on the stand-in of a switch
     in_seat: bool = True  # the manager is the one of the last generation, so its own vote counts
     sub_health: Mapping[int, str] = field(default_factory=dict)  # node -> why it is worse than it should be
     slow: Mapping[int, str] = field(default_factory=dict)  # rank -> why it is called slow; its node is in `sub_health`

@@ -18,7 +18,9 @@ from onward.core.incident import Incident, describe
 from onward.core.membership import ALONE, Member, Outlook, Places, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Board
+from onward.core.switch import Switch, choose, judge
 
+HOT_SWITCH = "hot-switch"
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
 EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
@@ -46,6 +48,8 @@ class Limits:
 
     pause_s: float = 5.0  # for a rank to reach the fence, on top of what its steps take
     mend_s: float = 600.0  # for a replacement to run the script up to its first step
+    hot_switch: bool = False  # a node that is worse than it should be is replaced while it still trains
+    switch_s: float = 60.0  # for a stand-in to get ready
     min_nodes: int = 1  # with fewer the job waits
     reschedule_s: float = 270.0  # for a node to take the place of a lost one
     quorum_s: float = 1800.0  # for those to speak up without whom nothing may be decided
@@ -82,6 +86,9 @@ class Job:
     run: str = ""  # names this run of the job, among all that write to one directory
     absent: tuple[int, ...] = ()  # ranks without which the job goes on, for now
     joining: tuple[int, ...] = ()  # ranks that come back, and have no local state
+    switch: Switch | None = None
+    tried: tuple[tuple[int, str], ...] = ()  # switches that were undone: (node, stand-in)
+    switched: tuple[int, ...] = ()  # ranks whose local state is on its way from their old node
     soft: bool = False  # pause at the end of the step, not in the middle of it
     waiting: str = ""  # what the job waits for, if it is not for its own processes
     incarnations: tuple[int, ...] = ()  # wanted, by rank
@@ -242,7 +249,7 @@ def _follow(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         case Phase.FORMING:
             return _forming(job, facts, now)
         case _:
-            return _running(job, facts, now)
+            return _running(job, facts, now, outlook)
 
 
 def current(job: Job, facts: Facts) -> dict[int, RankFacts]:
@@ -320,7 +327,7 @@ def _starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     return Decision(job)
 
 
-def _running(job: Job, facts: Facts, now: float) -> Decision:
+def _running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     here = current(job, facts)
     if job.phase is Phase.RUNNING and _all(job, facts, lambda f: f.stage is Stage.DONE or f.exit_code == 0):
         new = _close(replace(job, phase=Phase.FINISHING), now)
@@ -330,7 +337,9 @@ def _running(job: Job, facts: Facts, now: float) -> Decision:
     if job.incident is not None and len(here) == len(job.ranks) and settled:
         return Decision(_close(job, now), (), _was(job, now))
     if job.begun:
-        return _grow(job, facts, now) if job.absent and job.incident is None else Decision(job)
+        if job.incident is not None:
+            return Decision(job)
+        return _grow(job, facts, now) if job.absent else _switch(job, facts, outlook, now)
     if any(f.resumed and f.generation == job.generation for f in here.values()):
         return Decision(replace(job, begun=True))  # decided by a manager whose word is lost
     ready = _all(job, facts, lambda f: f.stage is Stage.READY and f.generation == job.generation)
@@ -388,6 +397,10 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     wait = _without_quorum(job, outlook, now)
     if wait is not None:
         return wait
+    if job.switch is not None:
+        return _swap(job, now)
+    if any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in job.switched):
+        return Decision(job)  # until it has what the old node kept
     stuck = [f for f in here.values() if f.stage is Stage.PAUSED and f.scope is Scope.SETUP]
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
@@ -431,7 +444,7 @@ def _forming(job: Job, facts: Facts, now: float) -> Decision:
         incident = job.incident.marked("form", now) if job.incident else None
         voters = tuple(m for m in job.places if m is not None)
         new = replace(job, phase=Phase.RUNNING, incident=incident, deadline=None, voters=voters, joining=(), soft=False)
-        return Decision(new)
+        return Decision(replace(new, switched=()))
     return Decision(job)
 
 
@@ -441,6 +454,8 @@ def _forming(job: Job, facts: Facts, now: float) -> Decision:
 def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
     job = _remember(job, faults)
     job = _vacate(_open(job, faults, facts, now), faults, now)
+    if job.switch is not None:
+        job = replace(job, switch=None)  # a hard fault comes first; the stand-in stands by
     hopeless = _nothing_to_redo(job)
     if job.ending:
         return Decision(job)  # who is dead counts by what it had published
@@ -739,6 +754,63 @@ def _grow(job: Job, facts: Facts, now: float) -> Decision:
     return Decision(new, (why,))
 
 
+# ---------------------------------------------------------------------------------------------------- hot switch
+
+
+def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
+    """Beside the running job: find a stand-in for a sub-healthy node, and wait until it is ready."""
+    if not job.limits.hot_switch:
+        return Decision(job)
+    if job.switch is None:
+        new = choose(job.places, outlook, job.tried, now, job.limits.switch_s)
+        if new is None:
+            return Decision(job)
+        why = f"{new.why}; {new.member.name} prepares to stand in for node {new.node}, training goes on"
+        return Decision(replace(job, switch=new), (why,))
+    wanted = {r: job.incarnations[r] + 1 for r in job.ranks if node_of(job, r) == job.switch.node}
+    verdict = judge(job.switch, outlook, outlook.stand_ins, wanted, now)
+    if verdict.word == "undo":
+        tried = (*job.tried, (job.switch.node, job.switch.member.id))[-32:]
+        return Decision(replace(job, switch=None, tried=tried), (f"{verdict.why}; the switch is undone",))
+    if verdict.word != "ready":
+        return Decision(job)
+    rank, number = min(wanted), job.incidents + 1
+    fault = FaultReport("switch", rank, job.incarnations[rank], text=job.switch.why, at=now)
+    step = max((f.progress.step for f in facts.values()), default=-1)
+    incident = Incident(number=number, faults=(fault,), step=step, opened_at=now).marked("detect", now)
+    new_job = replace(
+        job,
+        phase=Phase.PAUSING,
+        generation=job.generation + 1,
+        switch=replace(job.switch, swapping=True),
+        soft=True,
+        agreement=None,
+        incident=incident.decided(HOT_SWITCH, f"{verdict.why}; swapping at the end of the step"),
+        incidents=number,
+        deadline=now + job.limits.pause_s + job.limits.steps_s,
+        mend_until=now + job.limits.mend_s,
+    )
+    return Decision(new_job, (verdict.why,))
+
+
+def _swap(job: Job, now: float) -> Decision:
+    """Everybody stands at the fence: the stand-in's processes are the ranks from now on."""
+    switch = job.switch
+    assert switch is not None
+    ranks = tuple(r for r in job.ranks if node_of(job, r) == switch.node)
+    why = f"{switch.member.name} holds node {switch.node} now"
+    new = replace(
+        job,
+        places=tuple(switch.member if i == switch.node else m for i, m in enumerate(job.places)),
+        incarnations=tuple(i + 1 if r in ranks else i for r, i in enumerate(job.incarnations)),
+        moved=job.moved + len(ranks),
+        switch=None,
+        switched=ranks,
+        deadline=now + job.limits.pause_s + job.limits.steps_s,
+    )
+    return Decision(new, (why,))
+
+
 # ---------------------------------------------------------------------------------------------------- keeping a copy
 
 
@@ -894,6 +966,8 @@ def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) ->
         ending="",
         absent=(),
         joining=(),
+        switch=None,
+        switched=(),
         soft=False,
         agreement=None,
         deadline=None,

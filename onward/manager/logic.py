@@ -347,8 +347,13 @@ class ManagerLogic:
             gone=frozenset(gone),
             stopping=self._all_leave(),
             sub_health=sub_health,
+            stand_ins=self._stand_ins(job),
             slow=slow,
         )
+
+    def _stand_ins(self, job: Job) -> dict[int, RankFacts]:
+        latest = self._latest.get(job.switch.member.id) if job.switch is not None else None
+        return {f.rank: f for f in latest.ranks} if latest is not None else {}
 
     def _all_leave(self) -> bool:
         """One node that is told to end leaves the job to the others; when all are, the job is to end."""
@@ -539,6 +544,9 @@ class ManagerLogic:
         job = self.job
         assert job is not None
         node = index_of(job.places, agent)
+        stands_in = job.switch is not None and job.switch.member.id == agent
+        if stands_in and job.switch is not None:
+            node = job.switch.node
         ranks = [r for r in range(job.world_size) if node_of(job, r) == node] if node >= 0 else []
         exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}.get(job.phase)
         first = next((m for m in job.places if m is not None), None)
@@ -547,7 +555,7 @@ class ManagerLogic:
             seat=job.seat,
             version=self._version,
             generation=job.generation,
-            ranks=[self._rank_order(job, r) for r in ranks],
+            ranks=[self._stand_in_order(job, r) if stands_in else self._rank_order(job, r) for r in ranks],
             node=node,
             world_size=job.world_size,
             members=len(job.ranks),
@@ -589,6 +597,11 @@ class ManagerLogic:
     def _kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
         keeper = self._keeper(job, rank)
         return tuple(self._latest[keeper].kept[rank]) if keeper else ()
+
+    def _stand_in_order(self, job: Job, rank: int) -> RankOrder:
+        """Get ready, and wait."""
+        number = job.incarnations[rank] + 1
+        return RankOrder(rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True)
 
     def _rank_order(self, job: Job, rank: int) -> RankOrder:
         wants: dict[Phase, Want] = {
@@ -656,6 +669,7 @@ class ManagerLogic:
             world_size=job.world_size,
             members=list(job.ranks) if job.absent else [],
             fresh=rank in job.joining and part is Part.RECEIVE,
+            past=rank in job.switched,
             step=a.step,
             part=part.value,
             source=source,

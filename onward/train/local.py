@@ -7,6 +7,7 @@ written last, so a slot is either whole or not there. A redo in the same process
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -59,15 +60,24 @@ class Slot:
                 os.posix_fallocate(fd, 0, _PAGE)
                 os.pwrite(fd, _HEADER.pack(-1, 0, 0, 0), 0)
                 size = _PAGE
-            self.map = mmap.mmap(fd, size)
         finally:
             os.close(fd)
+        self._map()
         self._tensors: tuple[torch.Tensor, ...] = ()
         self._room = 0  # for the small part
         self._into: list[torch.Tensor] = []
         self._from: list[torch.Tensor] = []
         self._large: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._versions: list[int] = []
+
+    def _map(self) -> None:
+        fd = os.open(self.path, os.O_RDWR)
+        try:
+            found = os.fstat(fd)
+            self.map = mmap.mmap(fd, found.st_size)
+            self._mapped = (found.st_ino, found.st_size)
+        finally:
+            os.close(fd)
 
     @property
     def step(self) -> int:
@@ -126,6 +136,13 @@ class Slot:
     _layout_bytes = 0
     _used = 0
 
+    def refresh(self) -> None:
+        """An agent may have put another file in its place, with what an earlier process had kept elsewhere."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self.path)
+            if (found.st_ino, found.st_size) != self._mapped:
+                self._map()
+
     def content(self) -> bytes:
         """All that is written, for somebody who keeps a copy."""
         return self.map[: self._used or len(self.map)]  # whole, where an earlier process had laid it out
@@ -137,9 +154,9 @@ class Slot:
         fd = os.open(self.path, os.O_RDWR)
         try:
             os.posix_fallocate(fd, 0, size)
-            self.map = mmap.mmap(fd, size)
         finally:
             os.close(fd)
+        self._map()
 
     def read(self) -> tuple[Small, list[Place], int]:
         """The small part, the places of the tensors, and where the tensors begin."""
@@ -239,6 +256,7 @@ class LocalState:
     def restore(self, step: int) -> None:
         """Put this rank's local state back to that of `step`."""
         slot = self.slot(step)
+        slot.refresh()
         if slot.step != step:
             raise StateError(f"the local state of step {step} is not here (slots hold {self.steps()})")
         small, places, start = slot.read()

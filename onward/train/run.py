@@ -415,7 +415,7 @@ class Run:
         assert form is not None
         restarted = not self._holds and not self._spare
         begun = self._checkpoints.begun(form.step) if restarted else self._local.begun
-        if form.part not in ("receive", "load") or form.fresh or form.step < 1 or begun >= form.step:
+        if form.part not in ("receive", "load") or form.fresh or form.past or form.step < 1 or begun >= form.step:
             return self._enter(order)
         self._between.forget()
         ghost = Step(self, form.step - 1, ghost=order)
@@ -518,7 +518,7 @@ class Run:
             self._arrive(form, order.generation, interrupted)
             self._local.copy_to_partner(self._tx.step)
             if form.between and form.part != "load":
-                done = form.part == "receive" and (self._local.begun >= form.step or form.fresh)
+                done = form.part == "receive" and (self._local.begun >= form.step or form.fresh or form.past)
                 self._between.level(order.generation, done)
             for wrapper in self._protected.wrappers():
                 wrapper._update_process_group(wrapper.process_group)

@@ -55,6 +55,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     partner: str = ""  # the agent on another node that keeps a copy of this rank's local state
     begin: bool = False  # nothing is to be loaded: the first step may begin
     members: list[int] = []  # ranks of this generation; empty: all
+    past: bool = False  # the code after the last block has been run, by the process that this one takes over from
     fresh: bool = False  # this rank joins anew: local state is its own to make up
     light: int = 0  # go on with light steps, publishing before this collective; 0: with careful ones
 

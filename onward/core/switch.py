@@ -1,0 +1,68 @@
+"""Hot switch: a node that is worse than it should be gives its place to another, while it still trains.
+
+A stand-in runs the script up to its first step beside the running job. Only when all its processes stand ready do the
+others stop, at the end of a step; the stand-in's ranks take over, with shared state from replicas and the old ranks'
+local state. Whatever goes wrong before that is undone, and the job was never disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onward.core.facts import RankFacts, Stage
+from onward.core.membership import Member, Outlook, Places, index_of
+
+MOST_TRIES = 3  # of one node, before it is left alone
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One that is under way."""
+
+    node: int
+    member: Member  # the stand-in
+    why: str  # what is wrong with the node
+    until: float  # by then the stand-in must be ready
+    swapping: bool = False  # it is ready: all stop for it at the end of their step
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a switch: "" (go on), "ready" or "undo"."""
+
+    word: str = ""
+    why: str = ""
+
+
+def choose(
+    places: Places, outlook: Outlook, tried: Sequence[tuple[int, str]], now: float, limit_s: float
+) -> Switch | None:
+    """The switch to begin, if a node is sub-healthy and somebody could stand in for it."""
+    for node, why in sorted(outlook.sub_health.items()):
+        if places[node] is None or sum(n == node for n, _ in tried) >= MOST_TRIES:
+            continue
+        free = [m for m in outlook.here if index_of(places, m.id) < 0 and (node, m.id) not in tried]
+        if free:
+            return Switch(node, free[0], why, now + limit_s)
+    return None
+
+
+def judge(
+    switch: Switch, outlook: Outlook, facts: Mapping[int, RankFacts], incarnations: Mapping[int, int], now: float
+) -> Verdict:
+    """`facts`: of the stand-in's own processes; `incarnations`: those that it is to start, by rank."""
+    name = switch.member.name
+    if switch.node not in outlook.sub_health:
+        return Verdict("undo", f"node {switch.node} is well again")
+    if switch.member.id not in {m.id for m in outlook.here}:
+        return Verdict("undo", f"{name}, which was to stand in for node {switch.node}, is gone or not fit")
+    here = {r: f for r, f in facts.items() if incarnations.get(r) == f.incarnation}
+    dead = [r for r, f in here.items() if f.stage is Stage.EXITED]
+    if dead:
+        return Verdict("undo", f"rank {dead[0]} of the stand-in ended before it was ready")
+    if len(here) == len(incarnations) and all(f.stage is Stage.PARKED for f in here.values()):
+        return Verdict("ready", f"{name} is ready to take over node {switch.node}")
+    if now >= switch.until:
+        return Verdict("undo", f"{name} was not ready in time to stand in for node {switch.node}")
+    return Verdict()

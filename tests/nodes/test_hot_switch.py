@@ -1,0 +1,72 @@
+"""A node that is worse than it should be is replaced while it trains; if that fails, training was never disturbed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from several import ROOT, Node, Nodes, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+SCRIPT = "tests/scripts/paced.py"
+
+
+def start(nodes: Nodes, name: str, *flags: str, steps: int = 200) -> Node:
+    script = [SCRIPT, "--steps", str(steps), "--pace", "0.05", "--digest", nodes.digest]
+    return nodes.start(name, "--sub-healthy-strategy", "hotSwitch", *flags, script=script)
+
+
+def report(node: Node, which: int) -> None:
+    """Somebody says that node `which` is not what it should be."""
+    words = ["fault", "report", "--node", str(which), "--level", "sub-health", "--code", "xid-63", str(node.pid)]
+    subprocess.run([sys.executable, "-m", "onward.cli.main", *words], check=True, capture_output=True, timeout=60)
+
+
+def same_as_without(jobs, nodes: Nodes, steps: int) -> None:
+    reference = jobs.reference(SCRIPT, "--steps", str(steps), "--pace", "0", nproc=2)
+    compare = [sys.executable, str(ROOT / "examples" / "digest.py"), reference.digest, nodes.digest]
+    done = subprocess.run(compare, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def committed(path: Path, rank: int) -> list[int]:
+    """The steps of a rank that counted, in the order in which it said so, on whichever node it was."""
+    logs = sorted(path.glob(f"logs-*/*/rank{rank}.*.stdout.log"), key=lambda log: log.stat().st_mtime)
+    lines = [line for log in logs for line in log.read_text().splitlines() if line.startswith("committed")]
+    return [int(line.split()[1]) for line in lines]
+
+
+@pytest.mark.parametrize("sick", [0, 1])
+def test_a_stand_in_takes_over_any_node(make_nodes, jobs, tmp_path: Path, sick: int) -> None:
+    nodes = make_nodes(nodes=2, nproc=1)
+    both = [start(nodes, f"n{i}", "--node-rank", str(i)) for i in (0, 1)]
+    spare = start(nodes, "spare", "--standby")
+    wait_until(lambda: both[0].said.count("committed") > 10, "it trains")
+    report(both[0], sick)
+    for node in (*both, spare):
+        assert node.wait() == 0, node.said
+    well = both[1 - sick]
+    assert [i["policy"] for i in well.outcome["incidents"]] == ["hot-switch"]
+    assert "xid-63" in well.outcome["incidents"][0]["headline"]
+    assert len(well.pids(1 - sick)) == 1, "the other rank keeps its process"
+    assert spare.pids(sick), "the stand-in holds the rank at the end"
+    assert committed(tmp_path, sick) == list(range(200)), "each step counted once, first here and then there"
+    same_as_without(jobs, nodes, 200)
+
+
+def test_a_stand_in_that_fails_is_forgotten_and_nobody_noticed(make_nodes, jobs) -> None:
+    nodes = make_nodes(nodes=2, nproc=1)
+    both = [start(nodes, f"n{i}", "--node-rank", str(i), steps=150) for i in (0, 1)]
+    wait_until(lambda: both[0].said.count("committed") > 10, "it trains")
+    report(both[0], 1)
+    spare = start(nodes, "spare", "--standby", steps=150)
+    wait_until(lambda: "prepares to stand in for node 1" in both[0].events, "the switch has begun")
+    spare.kill()
+    for node in both:
+        assert node.wait() == 0, node.said
+    assert "the switch is undone" in both[0].events
+    assert both[0].outcome["incidents"] == []
+    assert len(both[0].pids(0)) == len(both[1].pids(1)) == 1
+    same_as_without(jobs, nodes, 150)
