@@ -21,14 +21,13 @@ from typing import TypeVar
 
 from onward.agent.settings import RunSettings, Streams
 from onward.core.intake import FREQUENCY, read_frequency, read_silenced
-from onward.core.policy import Policy, closest, did_you_mean, parse_policies
+from onward.core.policy import DEFAULT_POLICIES, Policy, closest, did_you_mean, parse_policies
 from onward.core.published import Rules
 from onward.devices import check_patterns, count_devices, cuda, npu
 from onward.errors import UsageError
 from onward.wire.token import LEAST_BYTES
 
 UNLIMITED_RESTARTS = 32767  # what --max-restarts means when it is absent or 0
-_DEFAULT_POLICIES = "retry,recover-in-place,recover,dump,exit"
 MAX_RANKS_PER_NODE = 4096  # beyond this a number is a slip, such as a port in the wrong place
 
 
@@ -92,7 +91,7 @@ _OWN = (
     _Flag(
         "recover-strategy",
         "Allowed policies: retry, recover-in-place, recover, elastic-training, dump, exit"
-        f" (default {_DEFAULT_POLICIES}). Their order is fixed.",
+        f" (default {DEFAULT_POLICIES}). Their order is fixed.",
         "NAME,NAME,...",
         env=("ONWARD_RECOVER_STRATEGY",),
     ),
@@ -182,7 +181,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         line.problems += _script_problems(script, launch, env)
     node_rank = _node_rank(line, max_nodes)
     no_policies: tuple[Policy, ...] = ()
-    policies = line.convert("recover-strategy", _DEFAULT_POLICIES, parse_policies, no_policies)
+    policies = line.convert("recover-strategy", DEFAULT_POLICIES, parse_policies, no_policies)
     standby, manager = line.switch("standby"), line.text("manager", "")
     meets = bool(manager or standby or {"rdzv-endpoint", "master-addr"} & line.given.keys())
     several = not standalone and (min_nodes > 1 or standby or (max_nodes > 1 and meets))

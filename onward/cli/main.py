@@ -11,7 +11,7 @@ import click
 
 from onward import __version__
 from onward.core.intake import FREQUENCY, read_frequency, read_silenced
-from onward.core.policy import closest, parse_policies
+from onward.core.policy import DEFAULT_POLICIES, closest, parse_policies
 from onward.core.published import Level, Rules
 from onward.errors import OnwardError, UsageError
 
@@ -186,7 +186,12 @@ def checkpoints(directory: Path, quick: bool, output: str) -> int:
 @click.option("--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Nodes of the job.")
 @click.option("--nproc-per-node", type=click.IntRange(1, 4096), default=1, show_default=True, help="Ranks on each.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the shared secret of the job.")
-@click.option("--recover-strategy", default="retry,recover-in-place,dump,exit", show_default=True, metavar="NAME,...")
+@click.option("--recover-strategy", default=DEFAULT_POLICIES, show_default=True, metavar="NAME,...")
+@click.option("--min-nodes", type=click.IntRange(1, 100_000), help="Go on with so few (elastic-training).")
+@click.option("--wait-reschedule-timeout", type=click.FloatRange(0.0), default=270.0, show_default=True)
+@click.option("--node-timeout", type=click.FloatRange(0.0, min_open=True), default=5.0, show_default=True)
+@click.option("--fail-stop-after", type=click.FloatRange(0.0), default=0.0, help="Silence that is proof of death.")
+@click.option("--sub-healthy-strategy", type=click.Choice(["ignore", "hotSwitch"]), default="ignore")
 @click.option("--max-restarts", type=click.IntRange(0), default=0, help="Process restarts (absent or 0: 32767).")
 @click.option("--hang-floor", type=click.FloatRange(0.0, min_open=True), default=0.7, show_default=True)
 @click.option("--silence-fault", default="", metavar="CODE[:S],...", help="Published faults that are shown only.")
@@ -198,6 +203,11 @@ def manager(
     nproc_per_node: int,
     token_file: Path | None,
     recover_strategy: str,
+    min_nodes: int | None,
+    wait_reschedule_timeout: float,
+    node_timeout: float,
+    fail_stop_after: float,
+    sub_healthy_strategy: str,
     max_restarts: int,
     hang_floor: float,
     silence_fault: str,
@@ -210,6 +220,7 @@ def manager(
     """
     from onward.cli.flags import UNLIMITED_RESTARTS
     from onward.cli.manage import ManageSettings, manage, parse_listen
+    from onward.core.recovery import Limits
 
     host, port = parse_listen(listen)
     return manage(
@@ -220,7 +231,14 @@ def manager(
             nproc=nproc_per_node,
             token_file=token_file,
             policies=parse_policies(recover_strategy),
-            max_restarts=max_restarts or UNLIMITED_RESTARTS,
+            limits=Limits(
+                max_restarts=max_restarts or UNLIMITED_RESTARTS,
+                reschedule_s=wait_reschedule_timeout,
+                min_nodes=min_nodes or nodes,
+                hot_switch=sub_healthy_strategy == "hotSwitch",
+            ),
+            node_timeout_s=node_timeout,
+            fail_stop_s=fail_stop_after,
             hang_floor_s=hang_floor,
             rules=Rules(read_silenced(silence_fault), *read_frequency(fault_frequency)),
             journal=journal,

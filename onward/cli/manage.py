@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
 import signal
 import socket
 import sys
@@ -21,7 +19,7 @@ from onward.core.recovery import Limits
 from onward.errors import OnwardError, UsageError
 from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
-from onward.wire.token import read_token
+from onward.wire.token import machine_token, read_token
 
 PORT = 9601
 IDLE_S = 3600.0  # with no agent connected for so long, there is nobody left to manage
@@ -37,7 +35,9 @@ class ManageSettings:
     nproc: int
     token_file: Path | None
     policies: tuple[Policy, ...]
-    max_restarts: int
+    limits: Limits
+    node_timeout_s: float
+    fail_stop_s: float
     hang_floor_s: float
     rules: Rules
     journal: Path | None
@@ -68,14 +68,18 @@ def manage(s: ManageSettings) -> int:
     sock = _bind(s.host, s.port)
     port = sock.getsockname()[1]
     if not token:
-        token, path = _new_token(port)
-        print(f"onward manager: no --token-file given; made one for this machine: {path}", file=sys.stderr, flush=True)
+        path = user_directory() / f"job-{port}.token"
+        token = machine_token(path)
+        print(f"onward manager: no --token-file given; the one of this machine is {path}", file=sys.stderr, flush=True)
     settings = ManagerSettings(
         world_size=s.nodes * s.nproc,
         nodes=s.nodes,
         policies=s.policies,
-        limits=Limits(max_restarts=s.max_restarts),
+        limits=s.limits,
         hang_floor_s=s.hang_floor_s,
+        node_timeout_s=s.node_timeout_s,
+        fail_stop_s=s.fail_stop_s,
+        seat=f"manager-{port}",
         rules=s.rules,
         wall_s=time.time() - time.monotonic(),
     )
@@ -119,14 +123,3 @@ def _bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as e:
         raise UsageError(f"--listen {host}:{port}: {e.strerror or e}; give an address and a port that are free") from e
-
-
-def _new_token(port: int) -> tuple[bytes, Path]:
-    """A secret for the agents of this machine and this user."""
-    path = user_directory() / f"manager-{port}.token"
-    token = secrets.token_hex(32).encode()
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    os.write(fd, token + b"\n")
-    os.close(fd)
-    return token, path

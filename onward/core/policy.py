@@ -29,6 +29,9 @@ class Policy(str, Enum):
     __str__ = str.__str__
 
 
+DEFAULT_POLICIES = "retry,recover-in-place,recover,dump,exit"
+
+
 def parse_policies(text: str) -> tuple[Policy, ...]:
     """The policies named in a comma separated list, in ladder order, `exit` last. Unknown names are a UsageError."""
     names = {part.strip() for part in text.split(",")} - {""}
