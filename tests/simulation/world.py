@@ -220,6 +220,8 @@ class World:
                 if spare is not None:
                     self._count_fault(fault, str(spare))
                     spare.die(-9)
+                elif self.now < fault.at + 5.0:
+                    self.after(0.02, self.fire, fault)  # spares come when all is calm
             case _:
                 process = self.process_of(fault.rank)
                 if process is not None and process.alive and not (fault.kind == "hang" and process.patient):
