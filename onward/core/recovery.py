@@ -21,6 +21,8 @@ from onward.core.published import Board
 from onward.core.switch import Switch, choose, judge
 
 HOT_SWITCH = "hot-switch"
+PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
+CAUSE_S = 1.0
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
 EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
@@ -103,6 +105,7 @@ class Job:
     incident: Incident | None = None
     incidents: int = 0
     deadline: float | None = None
+    puzzled_until: float = 0.0  # a connection broke and nobody is known to be dead yet; 0: no such question
     mend_until: float = 0.0  # how long replacements may take
     retries_at: tuple[int, int] = (-1, 0)  # (step, redos of it)
     repeats: tuple[Repeat, ...] = ()  # failures since the last progress
@@ -158,7 +161,8 @@ def resumed(job: Job, now: float) -> Job:
     }
     deadline = now + waits.get(job.phase, 0.0) if job.deadline is not None else None
     incident = job.incident.rebased(now) if job.incident is not None else None
-    return replace(job, deadline=deadline, mend_until=now + _mend_s(job), incident=incident)
+    puzzled = now + CAUSE_S if job.puzzled_until else 0.0
+    return replace(job, deadline=deadline, mend_until=now + _mend_s(job), puzzled_until=puzzled, incident=incident)
 
 
 def _mend_s(job: Job) -> float:
@@ -401,6 +405,11 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         return _swap(job, now)
     if any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in job.switched):
         return Decision(job)  # until it has what the old node kept
+    if job.puzzled_until:
+        if now < job.puzzled_until:
+            return Decision(replace(job, deadline=job.puzzled_until))
+        assert job.incident is not None
+        return _climb(job, now, f"{job.incident.headline()}; retry is not configured")
     stuck = [f for f in here.values() if f.stage is Stage.PAUSED and f.scope is Scope.SETUP]
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
@@ -568,6 +577,7 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
         deadline=now + job.limits.pause_s + job.limits.steps_s,
         mend_until=now + _mend_s(job),
         waiting=job.waiting if vacant(job) else "",
+        puzzled_until=now + CAUSE_S if why.endswith(PUZZLED) else 0.0,
         soft=False,
         incident=incident.decided(policy.value, why),
     )
@@ -590,6 +600,8 @@ def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Pol
             return Policy.EXIT, f"{head}; neither retry nor recover-in-place is configured"
         if job.incident.policy == Policy.RECOVER_IN_PLACE.value:
             return Policy.RECOVER_IN_PLACE, f"{head}; forming the group once more"
+        if all(f.retryable == "communication" for f in job.incident.faults):
+            return Policy.RECOVER_IN_PLACE, f"{head}; {PUZZLED}"
         return Policy.EXIT, f"{head}; retry is not configured"
     ranks = ", ".join(map(str, dead))
     here = tuple(r for r in dead if r not in lost)
@@ -841,6 +853,7 @@ def _fenced(job: Job, now: float) -> Job:
         job,
         phase=Phase.PAUSING,
         generation=job.generation + (job.phase is not Phase.PAUSING),
+        puzzled_until=0.0,
         agreement=None,
         deadline=now + job.limits.pause_s + job.limits.steps_s,
     )
@@ -968,6 +981,7 @@ def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) ->
         joining=(),
         switch=None,
         switched=(),
+        puzzled_until=0.0,
         soft=False,
         agreement=None,
         deadline=None,

@@ -370,6 +370,25 @@ def test_without_retry_an_error_restarts_all() -> None:
     assert "retry is not configured" in d.story.why[-1]
 
 
+def test_without_retry_a_broken_connection_waits_for_its_cause() -> None:
+    """When a node dies, its peers' broken connections may be known before its death is."""
+    d = Driven(policies=parse_policies("recover-in-place")).running(20)
+    d.each(1, fault=error(1, retryable="communication")).go()
+    d.pause(0, 1).pause(2).go(0.3)
+    assert d.job.phase is Phase.PAUSING
+    d.die(2).park(2, 20)
+    assert (d.job.phase, d.job.incarnations) == (Phase.FORMING, (1, 1, 2))
+    assert d.story.policy == "recover-in-place"
+
+
+def test_without_retry_a_broken_connection_with_no_cause_is_not_redone() -> None:
+    d = Driven(policies=parse_policies("recover-in-place")).running(20)
+    d.each(1, fault=error(1, retryable="communication")).go()
+    d.pause().go(2.0)
+    assert d.job.ending == "reload"
+    assert "retry is not configured" in " ".join(d.story.why)
+
+
 def test_the_budget_counts_processes_and_ends_with_the_root_cause() -> None:
     d = Driven(policies=parse_policies("retry,recover-in-place"), max_restarts=1).running(20).die(1)
     assert d.job.restarts_used == 1

@@ -57,7 +57,7 @@ def test_the_stale_side_commits_nothing_and_comes_back_as_a_standby(make_nodes, 
     wires.mend(2)
     assert [n.wait() for n in (first, second, spare)] == [0, 0, 0], first.said + spare.said
     assert third.wait(30) == 0, third.said
-    assert "node 2 is held by another agent now" in third.events
+    assert "node 2 is not ours any more" in third.events
     assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
     assert len(first.pids(0)) == len(second.pids(1)) == 1
     same_as_without(jobs, nodes, 3)
