@@ -244,7 +244,7 @@ class Protected:
 
     # ------------------------------------------------------------------------------------- moving
 
-    def describe(self, step: int, last_sync: int) -> tuple[Manifest, list[torch.Tensor]]:
+    def describe(self, step: int, last_sync: int, buffers: bool = False) -> tuple[Manifest, list[torch.Tensor]]:
         """The manifest of what this rank holds, and the tensors it speaks of, in order."""
         tensors: list[torch.Tensor] = []
         infos: list[TensorInfo] = []
@@ -260,7 +260,8 @@ class Protected:
             return TensorRef(len(tensors) - 1)
 
         values: dict[str, Any] = {"parameters": {path: take(path, p) for path, p in self.parameters()}}
-        values["buffers"] = [take(f"{BUFFER}{path}", b) for path, b in self.buffers()]
+        if buffers:  # local state, but better than none for a rank that joins with no past
+            values["buffers"] = [take(f"{BUFFER}{path}", b) for path, b in self.buffers()]
         for name, opt in self.optimizers.items():
             values[f"optimizer {name}"] = _describe_optimizer(name, opt, take)
         for name, obj in self.objects.items():

@@ -565,7 +565,7 @@ class Run:
             tx.keep()
         tx.go_light(form.light)
         if form.serves:
-            manifest, tensors = self._protected.describe(form.step, tx.learnt)
+            manifest, tensors = self._protected.describe(form.step, tx.learnt, buffers=True)
             self._server.serve(generation, manifest, tensors, form.serves, interrupted)
 
     def _layout_settled(self) -> bool:
