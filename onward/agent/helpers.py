@@ -107,7 +107,8 @@ class OwnManager:
     def _on_knock(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket.fileno())
         if not self._over:
-            self._say("somebody looks for a manager here; starting one")
+            where = self._meeting.member.manager.replace("|", ":")
+            self._say(f"somebody looks for a manager here; starting one at {where}")
             self._start()
 
     def _start(self) -> None:

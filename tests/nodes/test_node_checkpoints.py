@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,12 @@ def test_a_dump_by_two_nodes(make_nodes, jobs, tmp_path, rank: int) -> None:
     same_as_on_one_node(jobs, nodes)
 
 
+def where(node: Node) -> list[str]:
+    """Who comes after the manager has moved must be told where it is now."""
+    moved = re.search(r"starting one at (\S+)", node.said)
+    return ["--manager", moved.group(1)] if moved else []
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_dump_after_the_loss_of_a_node(make_nodes, jobs, tmp_path, lost: int) -> None:
     """Nobody takes its place in time. What its ranks knew is kept on the other node: no step is lost."""
@@ -71,11 +78,12 @@ def test_a_dump_after_the_loss_of_a_node(make_nodes, jobs, tmp_path, lost: int) 
     script = train(nodes, tmp_path / "ckpt", "--every", "1000", "--step-s", "0.05")
     flags = ["--recover-strategy", "retry,recover,dump", "--wait-reschedule-timeout", "1"]
     chaos = ["--chaos", f"kind=kill-agent,node={lost},step=16"]
+    flags += ["--join-token", "a secret of the nodes of this test"]
     both = [nodes.start(f"n{i}", "--node-rank", str(i), *flags, *chaos, script=script) for i in range(2)]
     assert both[lost].wait() == -signal.SIGKILL, "the fault fired"
     left = both[1 - lost]
     wait_until(lambda: bool(disk.folders(tmp_path / "ckpt")), "the dump")
-    late = nodes.start("late", "--standby", *flags, script=script)
+    late = nodes.start("late", "--standby", *flags, *where(left), script=script)
     assert left.wait() == 0, left.said
     assert late.wait() == 0, late.said
     assert [i["policy"] for i in left.outcome["incidents"]] == ["dump"]
