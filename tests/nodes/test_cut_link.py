@@ -63,6 +63,7 @@ def test_the_stale_side_commits_nothing_and_comes_back_as_a_standby(make_nodes, 
     same_as_without(jobs, nodes, 3)
 
 
+@pytest.mark.nightly
 def test_half_of_two_without_the_manager_has_no_quorum_and_rejoins(make_nodes, wires, jobs) -> None:
     nodes = make_nodes(nodes=2, nproc=1)
     first = start(nodes, wires, 0, "--node-rank", "0")

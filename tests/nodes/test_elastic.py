@@ -69,6 +69,7 @@ def test_four_three_two_four(make_nodes, jobs, tmp_path: Path) -> None:
     shrink_and_grow(make_nodes(nodes=4, nproc=1), jobs, tmp_path, 4, [(3, 30), (1, 80)], 900)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_below_its_least_nodes_a_job_waits_and_says_so(make_nodes) -> None:
     nodes = make_nodes(nodes=2, nproc=1)

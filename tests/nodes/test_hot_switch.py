@@ -38,7 +38,7 @@ def committed(path: Path, rank: int) -> list[int]:
     return [int(line.split()[1]) for line in lines]
 
 
-@pytest.mark.parametrize("sick", [0, 1])
+@pytest.mark.parametrize("sick", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_stand_in_takes_over_any_node(make_nodes, jobs, tmp_path: Path, sick: int) -> None:
     nodes = make_nodes(nodes=2, nproc=1)
     both = [start(nodes, f"n{i}", "--node-rank", str(i)) for i in (0, 1)]
@@ -56,6 +56,7 @@ def test_a_stand_in_takes_over_any_node(make_nodes, jobs, tmp_path: Path, sick: 
     same_as_without(jobs, nodes, 200)
 
 
+@pytest.mark.nightly
 def test_a_stand_in_that_fails_is_forgotten_and_nobody_noticed(make_nodes, jobs) -> None:
     nodes = make_nodes(nodes=2, nproc=1)
     both = [start(nodes, f"n{i}", "--node-rank", str(i), steps=150) for i in (0, 1)]

@@ -34,7 +34,7 @@ def same_as_on_one_node(jobs, nodes: Nodes) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> None:
     """Node 0 is the one of rank 0, of the store and of the manager: it is like any other."""
     nodes = make_nodes()
@@ -53,6 +53,7 @@ def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> N
     same_as_on_one_node(jobs, nodes)
 
 
+@pytest.mark.nightly
 def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs) -> None:
     nodes = make_nodes()
     first, second = start_two(nodes, "kind=kill-agent,node=1,step=60")

@@ -53,7 +53,7 @@ def test_saved_by_two_nodes_and_resumed(make_nodes, jobs, tmp_path) -> None:
     same_as_on_one_node(jobs, second)
 
 
-@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("rank", [0, pytest.param(3, marks=pytest.mark.nightly)])
 def test_a_dump_by_two_nodes(make_nodes, jobs, tmp_path, rank: int) -> None:
     nodes = make_nodes()
     flags = ["--recover-strategy", "retry,dump", "--chaos", f"kind=kill,rank={rank},step=16,at=optimizer"]
@@ -71,7 +71,7 @@ def where(node: Node) -> list[str]:
     return ["--manager", moved.group(1)] if moved else []
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [1, pytest.param(0, marks=pytest.mark.nightly)])
 def test_a_dump_after_the_loss_of_a_node(make_nodes, jobs, tmp_path, lost: int) -> None:
     """Nobody takes its place in time. What its ranks knew is kept on the other node: no step is lost."""
     nodes = make_nodes()
@@ -92,6 +92,7 @@ def test_a_dump_after_the_loss_of_a_node(make_nodes, jobs, tmp_path, lost: int) 
     same_as_on_one_node(jobs, nodes)
 
 
+@pytest.mark.nightly
 def test_reload_on_two_nodes(make_nodes, jobs, tmp_path) -> None:
     nodes = make_nodes()
     flags = ["--recover-strategy", "retry,exit", "--chaos", "kind=double,rank=2+3,step=16"]
