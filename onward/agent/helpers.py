@@ -21,6 +21,7 @@ from onward.agent.settings import RunSettings
 
 QUICK_S = 2.0  # a manager that lived no longer than this is started again with a growing delay
 LONGEST_DELAY_S = 2.0
+STUCK_S = 15.0  # without a word from a manager that we host; a busy machine may take seconds to start one
 NOT_NEEDED = 75  # how a manager ends that has nobody to manage
 
 
@@ -157,6 +158,14 @@ class OwnManager:
         quick = time.monotonic() - self._started_at < QUICK_S
         self._delay_s = min(LONGEST_DELAY_S, 2 * self._delay_s + 0.05) if quick else 0.0
         asyncio.get_running_loop().call_later(self._delay_s, self._start)
+
+    def end_if_silent(self, silent_s: float) -> None:
+        """One that is stopped or stuck is as good as dead, and is replaced; a stopped process can be killed."""
+        alive_s = time.monotonic() - self._started_at
+        if self.pid and min(silent_s, alive_s) > STUCK_S and self._child is not None and not self._over:
+            self._say(f"the manager has not answered for {silent_s:.0f} s; killing it")
+            self._started_at = time.monotonic()
+            self._child.signal(signal.SIGKILL)
 
     def retire(self) -> None:
         """No new one when this one ends."""

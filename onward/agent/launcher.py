@@ -537,6 +537,7 @@ class Launcher:
                 for f in followers:
                     f.poll()
             self._apply(self.logic.want_spares(self._room_for_spare))
+            self._mind_the_manager()
             self._own_chaos()
             self.witness.look()
             self._count()
@@ -547,6 +548,26 @@ class Launcher:
             if not self._births.under_way:
                 self._strangers = reap_orphans(known, self._strangers)
             self.observer.status(self.view())
+
+    def _mind_the_manager(self) -> None:
+        """Whoever does not answer, or does not let us in, is not waited for in silence."""
+        office = self._office
+        if not office.open:
+            self._manager.end_if_silent(time.monotonic() - office.lost_at)
+        if office.turned_away == 3 and not self._told_away:
+            self._told_away = True
+            what = "it may have another token or another --nproc-per-node; its reason is in manager.log on its node"
+            self.observer.note(f"the manager at {', '.join(office.doors).replace('|', ':')} does not let us in: {what}")
+        waited = time.monotonic() - self._started_at
+        if self.logic.orders is None and waited > self.settings.join_timeout_s and not self._gave_up:
+            self._gave_up = f"the job did not begin within {self.settings.join_timeout_s:g} s (--join-timeout)"
+            if self._awaited:
+                self._gave_up += f"; it waited for {self._awaited}"
+            self.observer.note(self._gave_up)
+            self._done.set()
+
+    _told_away = False
+    _gave_up = ""
 
     def _room_for_spare(self) -> bool:
         """A spare may take what a rank takes; a machine that this would fill is better off without."""
@@ -733,7 +754,7 @@ class Launcher:
         return Outcome(
             exit_code=exit_code,
             phase=phase,
-            reason=orders.reason if orders is not None else "",
+            reason=self._gave_up or (orders.reason if orders is not None else ""),
             root_cause=root,
             incidents=self._incidents,
             steps=view.step,

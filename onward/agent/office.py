@@ -23,6 +23,7 @@ log = get_logger("onward.agent")
 CONNECT_S = 2.0
 GREETING_S = 5.0
 AGAIN_S = 0.02
+TURNED_AWAY_S = 0.5  # between two visits to a manager that does not let us in
 FAITHFUL_S = 2.0  # so long the same manager is looked for before the next in line
 SILENCE_S = 6.0  # a manager beats every second
 OFFICE_S = 8.0  # one that has no majority by then will not get it from us
@@ -41,6 +42,7 @@ class Office:
         self._on_open = on_open
         self._writer: asyncio.StreamWriter | None = None
         self._had_orders = False
+        self.turned_away = 0  # visits in a row that ended without a word
         self._over = False  # the job has ended: nobody need be looked for
         self._nobody_home = False
         self.lost_at = time.monotonic()  # since when there is no manager, while there is none
@@ -76,7 +78,7 @@ class Office:
                     at = doors.index(door)
                 if self._over:
                     return
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(AGAIN_S if self.turned_away < 3 else TURNED_AWAY_S)
             at += 1
 
     async def _visit(self, door: str) -> bool:
@@ -90,9 +92,11 @@ class Office:
             await greet_server(reader, opened, self._token, GREETING_S)
             self._writer = opened
             self._on_open()
+            self.turned_away += 1
             came = time.monotonic()
             while True:
                 message = decode(from_manager, await asyncio.wait_for(read_frame(reader), SILENCE_S))
+                self.turned_away = 0
                 if isinstance(message, Orders):
                     in_office = self._had_orders = True
                     self._over = message.exit_code is not None

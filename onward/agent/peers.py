@@ -96,6 +96,8 @@ class Peers:
                         self._on_request(agent, message)
                     case _:
                         raise WireError(f"a {type(message).__name__} from somebody who has not said who he is")
+        except asyncio.CancelledError:
+            return  # we are ending; nobody need be told by a traceback
         except WireError as e:
             if not known:
                 self.refused += 1

@@ -90,6 +90,7 @@ class Protected:
         self._undo_values: dict[str, Any] = {}
         self._undo_fresh: list[tuple[Optimizer, Any]] = []
         self._begin_objects: dict[str, Any] = {}
+        self._begin_scalers: list[tuple[Any, dict[int, Any]]] = []
         self._buffers: list[tuple[str, torch.Tensor]] | None = None
         self._flat: list[torch.Tensor] = []
         self._buffer_homes: list[tuple[dict[str, Any], str, torch.Tensor]] = []
@@ -190,6 +191,18 @@ class Protected:
             for name, opt in self.optimizers.items()
         }
         self._begin_objects = {name: _snapshot(obj) for name, obj in self.objects.items()}
+        self._begin_scalers = [(obj, _scaler_stages(obj)) for obj in self.objects.values() if hasattr(obj, _STAGES)]
+
+    def rewind_scalers(self, received: bool) -> None:
+        """What a GradScaler has done for an optimizer since its last update is not in its state_dict.
+
+        A redo that finds it done would step with gradients that are not unscaled.
+        """
+        for obj in self.objects.values():
+            if hasattr(obj, _STAGES):
+                getattr(obj, _STAGES).clear()
+        for obj, stages in self._begin_scalers if not received else ():
+            getattr(obj, _STAGES).update(stages)
 
     def rewind_small(self) -> None:
         for name, groups in self._begin_groups.items():
@@ -380,6 +393,15 @@ def _problem(name: str, value: Any) -> str:
         f"protect: {name} ({type(value).__name__}) has no state that could be restored; it needs state_dict and "
         "load_state_dict, or must be a tensor, a dict or a list"
     )
+
+
+_STAGES = "_per_optimizer_states"  # of torch's GradScaler
+
+
+def _scaler_stages(scaler: Any) -> dict[int, Any]:
+    stages = getattr(scaler, _STAGES)
+    found = "found_inf_per_device"
+    return {optimizer: {**stage, found: dict(stage[found])} for optimizer, stage in stages.items()}
 
 
 def _state_of(obj: Any) -> Any:

@@ -241,6 +241,7 @@ class Transaction:
         self._protected.clear_grads()
         if not received:
             self._protected.rewind_small()
+        self._protected.rewind_scalers(received)
         self._local.restore(step)
         self._at_commit = None
         self.step, self.open, self.clean, self.undo = step, False, True, False

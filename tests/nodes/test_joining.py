@@ -1,0 +1,42 @@
+"""Nodes that do not come, or are not let in: said, and not waited for in silence."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+from several import Nodes, wait_until
+
+SCRIPT = ["tests/scripts/paced.py", "--steps", "10"]
+
+
+def test_a_job_whose_nodes_do_not_come_ends_with_a_reason(make_nodes) -> None:
+    nodes: Nodes = make_nodes(nodes=2, nproc=1)
+    alone = nodes.start("n0", "--node-rank", "0", "--join-timeout", "3", script=SCRIPT)
+    assert alone.wait(60) == 1, alone.said
+    assert "did not begin within 3 s (--join-timeout); it waited for 1 of 2 nodes" in alone.outcome["reason"]
+
+
+def test_a_node_with_another_token_is_told_that_it_is_not_let_in(make_nodes) -> None:
+    nodes: Nodes = make_nodes(nodes=2, nproc=1)
+    nodes.start("n0", "--node-rank", "0", "--join-token", "one secret of sixteen", script=SCRIPT)
+    flags = ["--node-rank", "1", "--join-token", "another secret of it", "--join-timeout", "20"]
+    stranger = nodes.start("n1", *flags, script=SCRIPT)
+    wait_until(lambda: "does not let us in" in stranger.said, "it is said")
+    assert stranger.wait(60) == 1
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+def test_a_manager_that_is_stopped_is_replaced(make_nodes, jobs) -> None:
+    nodes: Nodes = make_nodes(nodes=2, nproc=1)
+    script = ["tests/scripts/paced.py", "--steps", "600", "--pace", "0.05"]
+    fault = ["--chaos", "kind=kill,rank=1,step=150"]
+    both = [nodes.start(f"n{i}", "--node-rank", str(i), *fault, script=script) for i in (0, 1)]
+    wait_until(lambda: both[0].said.count("committed") > 20, "it trains")
+    manager = next(p for p in psutil.Process(both[0].pid).children() if "onward.manager" in " ".join(p.cmdline()))
+    manager.send_signal(signal.SIGSTOP)
+    assert [n.wait() for n in both] == [0, 0], both[0].said
+    assert "the manager has not answered" in both[0].said
+    assert [i["policy"] for i in both[0].outcome["incidents"]] == ["recover-in-place"]
