@@ -29,14 +29,18 @@ def test_a_node_with_another_token_is_told_that_it_is_not_let_in(make_nodes) -> 
 
 @pytest.mark.torch
 @pytest.mark.nightly
-def test_a_manager_that_is_stopped_is_replaced(make_nodes, jobs) -> None:
-    nodes: Nodes = make_nodes(nodes=2, nproc=1)
-    script = ["tests/scripts/paced.py", "--steps", "600", "--pace", "0.05"]
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_manager_that_is_stopped_is_replaced(make_nodes, nodes: int) -> None:
+    """By a new one on the only node there is, or by the next in line."""
+    made: Nodes = make_nodes(nodes=nodes, nproc=2 // nodes)
+    script = ["tests/scripts/paced.py", "--steps", "700", "--pace", "0.05"]
     fault = ["--chaos", "kind=kill,rank=1,step=150"]
-    both = [nodes.start(f"n{i}", "--node-rank", str(i), *fault, script=script) for i in (0, 1)]
-    wait_until(lambda: both[0].said.count("committed") > 20, "it trains")
-    manager = next(p for p in psutil.Process(both[0].pid).children() if "onward.manager" in " ".join(p.cmdline()))
+    all_nodes = [made.start(f"n{i}", "--node-rank", str(i), *fault, script=script) for i in range(nodes)]
+    first = all_nodes[0]
+    wait_until(lambda: first.said.count("committed") > 20, "it trains")
+    manager = next(p for p in psutil.Process(first.pid).children() if "onward.manager" in " ".join(p.cmdline()))
     manager.send_signal(signal.SIGSTOP)
-    assert [n.wait() for n in both] == [0, 0], both[0].said
-    assert "the manager has not answered" in both[0].said
-    assert [i["policy"] for i in both[0].outcome["incidents"]] == ["recover-in-place"]
+    assert [n.wait() for n in all_nodes] == [0] * nodes, first.said
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover-in-place"]
+    said = "".join(n.said for n in all_nodes)
+    assert ("the manager has not answered" if nodes == 1 else "somebody looks for a manager here") in said
