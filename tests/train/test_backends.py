@@ -191,7 +191,7 @@ def test_a_slow_abort_holds_nobody_up_and_its_group_is_kept(desk):
     assert time.monotonic() - start < 0.9
     old = desk.generation
     assert old.stuck
-    desk.groups.open(2, 1)
+    desk.groups.open(2)
     assert len(desk.fake.inners) == 2
     work = desk.reduce()
     desk.fake.kernels[0].end.set()
@@ -276,7 +276,7 @@ class Recovery:
 
     def recover(self) -> None:
         self.recovered += 1
-        self.desk.groups.open(2, 1)
+        self.desk.groups.open(2)
         launch = self.desk.fake.inners[-1].allreduce
 
         def ends(tensors, opts):
