@@ -130,7 +130,7 @@ def test_the_gate_is_left_at_once_while_a_kernel_runs(desk):
     groups.settle()
     quiet = time.monotonic() - start
     assert quiet > 1.0, "the fence waits for a kernel that no abort ends"
-    groups.open(2, 1)
+    groups.open(2)
     group.allreduce([tensor]).wait()
     assert groups.drain(groups.generation)
     assert tensor.sum().item() == 1 << 20, "the context is as good as before"
@@ -146,7 +146,7 @@ def test_generations_follow_each_other_quickly(desk):
         start = time.monotonic()
         groups.generation.abort("again")
         groups.settle()
-        groups.open(number, 1)
+        groups.open(number)
         group.allreduce([tensor]).wait()
         assert groups.drain(groups.generation)
         times.append(time.monotonic() - start)
