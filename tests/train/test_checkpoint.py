@@ -43,6 +43,11 @@ def ledger(result, rank=0):
 # ------------------------------------------------------------------------------------------------ save and resume
 
 
+def nightly(*values):
+    """The same again, with other values: left to the long run."""
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
 @pytest.mark.parametrize("more", [(), ("--between",)], ids=["plain", "drawing-between-steps"])
 def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(jobs, tmp_path, more):
     save(jobs, tmp_path, "--wait", *more)
@@ -88,7 +93,7 @@ def test_a_fresh_start_sets_earlier_checkpoints_aside(jobs, tmp_path):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)
 
 
-@pytest.mark.parametrize("nproc", [1, 3])
+@pytest.mark.parametrize("nproc", [3, *nightly(1)])
 def test_another_number_of_ranks(jobs, tmp_path, nproc):
     save(jobs, tmp_path, "--wait")
     result = resume(jobs, tmp_path, nproc=nproc)
@@ -128,7 +133,10 @@ def two_checkpoints(jobs, tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
+USUAL = ("bit-flipped", "missing")
+
+
+@pytest.mark.parametrize("kind", [*USUAL, *nightly(*sorted({*DAMAGE} - {*USUAL}))])
 def test_a_damaged_checkpoint_is_skipped_with_the_name_of_the_file(jobs, tmp_path, two_checkpoints, kind):
     directory = tmp_path / "ckpt"
     shutil.copytree(two_checkpoints, directory)
@@ -233,7 +241,7 @@ def test_the_writer_is_killed(jobs, tmp_path):
 # ------------------------------------------------------------------------------------------------ restarts
 
 
-@pytest.mark.parametrize("at", ["begin", "collective", "optimizer"])
+@pytest.mark.parametrize("at", ["optimizer", *nightly("begin", "collective")])
 def test_exit_goes_on_from_the_newest_checkpoint(jobs, tmp_path, at):
     args = (*STEPS, "--every", "5", "--dir", str(tmp_path), "--wait")
     flags = ["--recover-strategy", "exit"]
@@ -252,7 +260,7 @@ def test_all_ranks_killed_at_once_go_on_from_the_checkpoint(jobs, tmp_path):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, *nightly(1)])
 def test_a_kill_around_a_save_in_place(jobs, tmp_path, rank):
     """The step after a save, with recovery in place: the checkpoint is whole or not there."""
     args = (*STEPS, "--every", "10", "--dir", str(tmp_path))

@@ -28,8 +28,12 @@ def check(jobs, result, policy, nproc=2, more=()):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, *more, nproc=nproc), result)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("at", ["begin", "collective", "optimizer", "end"])
+def nightly(*values):
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("at", ["collective", "optimizer", *nightly("begin", "end")])
 def test_a_killed_rank(jobs, tmp_path, rank, at):
     args = (*STEPS, "--dir", str(tmp_path), "--every", "1000")
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=[f"kind=kill,rank={rank},step=16,at={at}"], flags=DUMP)
@@ -88,7 +92,7 @@ def test_a_disk_that_is_full_still_leaves_the_copy_in_memory(jobs, tmp_path):
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-@pytest.mark.parametrize("at", ["begin", "optimizer"])
+@pytest.mark.parametrize("at", ["optimizer", *nightly("begin")])
 def test_reload_from_memory(jobs, at):
     """No checkpoint anywhere, and a dead rank that may not be replaced in place: all start again and lose nothing."""
     flags = ["--recover-strategy", "retry,exit"]
