@@ -443,6 +443,8 @@ class Run:
 
     def _recover(self, n: int) -> Generator[Step, None, None]:
         """Stand at the fence until the job goes on. Afterwards `_tx.step` is the agreed step."""
+        # At the top of the loop the code after the last block has been run: nobody who goes on from here runs it again.
+        self._local.begun = max(self._local.begun, self._tx.step)
         while True:
             order = self._stand()
             form = order.form
