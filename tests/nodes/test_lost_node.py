@@ -77,6 +77,7 @@ def test_faults_of_ranks_and_of_the_manager_are_cured_in_place_on_any_node(make_
     same_as_on_one_node(jobs, nodes)
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_told_to_leave_is_replaced(make_nodes, jobs) -> None:
     nodes = make_nodes()
     first, second = start_two(nodes)

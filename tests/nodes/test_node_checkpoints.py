@@ -53,7 +53,8 @@ def test_saved_by_two_nodes_and_resumed(make_nodes, jobs, tmp_path) -> None:
     same_as_on_one_node(jobs, second)
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(3, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("rank", [0, 3])
 def test_a_dump_by_two_nodes(make_nodes, jobs, tmp_path, rank: int) -> None:
     nodes = make_nodes()
     flags = ["--recover-strategy", "retry,dump", "--chaos", f"kind=kill,rank={rank},step=16,at=optimizer"]

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from again import nightly
 
 from onward.checkpoints import disk
 
@@ -41,11 +42,6 @@ def ledger(result, rank=0):
 
 
 # ------------------------------------------------------------------------------------------------ save and resume
-
-
-def nightly(*values):
-    """The same again, with other values: left to the long run."""
-    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
 
 
 @pytest.mark.parametrize("more", [(), ("--between",)], ids=["plain", "drawing-between-steps"])

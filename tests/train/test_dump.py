@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from again import nightly
 from test_checkpoint import ROOT, SCRIPT, STEPS, ledger, saved
 
 from onward.checkpoints import disk
@@ -26,10 +27,6 @@ def check(jobs, result, policy, nproc=2, more=()):
         assert len(set(ledger(result, rank))) == len(ledger(result, rank)), "no step counted twice"
         assert set(ledger(result, rank)) == set(range(30)), "and none was left out"
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, *more, nproc=nproc), result)
-
-
-def nightly(*values):
-    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.nightly)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from again import nightly
 
 pytestmark = pytest.mark.torch
 SCRIPT, STEPS = "examples/ddp_min.py", ("--steps", "40")
@@ -70,13 +71,13 @@ def test_a_pattern_of_the_users_own_is_retryable(jobs):
 
 
 @pytest.mark.parametrize("moment", ["begin", "forward", "collective", "optimizer", "end"])
-@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("rank", [0, *nightly(3)])
 def test_at_every_moment_of_a_step(jobs, moment, rank):
     result = jobs.run(SCRIPT, *STEPS, chaos=[f"kind=kill,rank={rank},step=20,at={moment}"])
     check(jobs, result, {0, 1, 2, 3} - {rank}, "recover-in-place")
 
 
-@pytest.mark.parametrize("step", [0, 1, 2, 39])
+@pytest.mark.parametrize("step", [0, 1, 39, *nightly(2)])
 def test_in_the_first_steps_and_in_the_last(jobs, step):
     result = jobs.run(SCRIPT, *STEPS, chaos=[f"kind=kill,rank=0,step={step},at=optimizer"])
     check(jobs, result, (1, 2, 3), "recover-in-place")
@@ -97,7 +98,7 @@ def test_a_second_rank_while_the_first_is_being_replaced(jobs):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS), result)
 
 
-@pytest.mark.parametrize("moment", ["forward", "collective", "optimizer", "end"])
+@pytest.mark.parametrize("moment", ["collective", "optimizer", *nightly("forward", "end")])
 def test_again_in_the_very_next_step(jobs, moment):
     """Steps are light right after a recovery: nothing is copied aside that the second fault could go back to."""
     faults = [f"kind=kill,rank=2,step=20,at={moment}", f"kind=kill,rank=0,step=21,at={moment}"]
@@ -120,7 +121,7 @@ def test_the_manager_dies_before_and_after_a_fault(jobs):
     check(jobs, result, (0, 1, 3), "recover-in-place")
 
 
-@pytest.mark.parametrize("spares", ["none", "one", "each"])
+@pytest.mark.parametrize("spares", ["none", "one", *nightly("each")])
 def test_with_and_without_spares(jobs, spares):
     result = jobs.run(SCRIPT, *STEPS, chaos=["kind=kill,rank=2,step=25"], flags=["--spares", spares])
     check(jobs, result, (0, 1, 3), "recover-in-place")
