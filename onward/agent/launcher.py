@@ -207,13 +207,19 @@ class Launcher:
         self._saver.after = self._check_end
 
     def _handle_signals(self) -> None:
+        """Not with the loop's own handlers: those are taken back when it closes, and a late signal would kill us then."""
         loop = asyncio.get_running_loop()
+
+        def received(number: int, _frame: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._on_signal, number)
+
         for name in {*self.settings.signals, "SIGINT", "SIGTERM"}:
             number = getattr(signal, name, None)
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # started with nohup: who logs out does not mean us
             if number is not None:
-                loop.add_signal_handler(number, self._on_signal, number)
+                signal.signal(number, received)
 
     def _on_signal(self, number: int) -> None:
         if self._stop_signal:
