@@ -169,7 +169,9 @@ class AgentLogic:
         self.orders: Orders | None = None
         self.term = 0
         self.seat = ""
+        self.age: list[int] = []  # of the record
         self.record = b""
+        self.lonely_s = 0.0  # for how long no manager in office has been heard of
         self.version = 0
         self.stopping = False
         self.dropped = 0  # messages refused because they were from the past
@@ -189,14 +191,13 @@ class AgentLogic:
     def on_orders(self, orders: Orders) -> list[Effect]:
         """Everything the manager wants, as of now."""
         last = self.orders
-        same = last is not None and orders.term == last.term
-        if orders.term < self.term or (same and (orders.seat != self.seat or orders.version < last.version)):  # type: ignore[union-attr]
+        if not self._may_follow(orders):
             self.dropped += 1
             return []
         if last is not None and orders.attempt != last.attempt:
             self._log.clear()
             self._spare_tries.clear()
-        self.term, self.seat = orders.term, orders.seat
+        self.term, self.seat, self.age = orders.term, orders.seat, orders.age
         self.orders = orders
         self.world_size, self._members = orders.world_size, orders.members
         if orders.job:
@@ -213,6 +214,15 @@ class AgentLogic:
         return [*effects, *self.reconcile(), *self.saving.on_orders(orders)]
 
     _partner = ""
+
+    def _may_follow(self, orders: Orders) -> bool:
+        """One manager in a term, and never back.
+
+        Nobody is helped into office who does not know what we do: it may have been decided with our vote.
+        """
+        if orders.term != self.term or self.orders is None:
+            return orders.term > self.term and (orders.granted or orders.base >= self.age)
+        return orders.seat == self.seat and orders.version >= self.orders.version
 
     def _move(self, node: int) -> list[Effect]:
         """Take another place, or none: whoever was started for the old one has no part in the job any more."""
@@ -269,7 +279,12 @@ class AgentLogic:
                 # Its successor starts when the kernel says that it is gone. A plain script may want to save something.
                 return self._kill(now, gently=not now.attached)
             return self._fill(order, orders)
-        if now.incarnation > order.incarnation or not now.attached or not now.alive:
+        if now.incarnation > order.incarnation:
+            # Started for a manager that is no more, and this one knows nothing of it: the one it knows is dead.
+            now.incarnation = order.incarnation
+            self.changed = True
+            return self._kill(now)
+        if not now.attached or not now.alive:
             return []
         if order.want in ("pause", "save", "form", "run", "finish") and now.sent != order:
             now.sent = order
@@ -531,6 +546,8 @@ class AgentLogic:
             version=self.version,
             term=self.term,
             seat=self.seat,
+            age=self.age,
+            lonely_s=self.lonely_s,
             generation=self.orders.generation if self.orders is not None else 0,
             orders_version=seen,
             kept=self.keeper.steps(),

@@ -101,7 +101,7 @@ class Saving:
         self.parts = tuple(p for p in self.parts if p.generation == orders.generation)
         if orders.save is None:
             self._asked, self.error = None, ""
-        elif not any(o.want == "save" for o in orders.ranks) and not self._began(orders, orders.save):
+        elif orders.ranks and not any(o.want == "save" for o in orders.ranks) and not self._began(orders, orders.save):
             effects += self._write_from_fence(orders, orders.save, shared=False)  # none of ours can copy the rest
         grant = orders.publish
         written = {(p.step, p.generation) for p in self.parts}

@@ -1,9 +1,12 @@
 """Who holds which place of a job, and who may decide that somebody is gone.
 
 A job has as many places as nodes; an agent holds one, or stands by. A place falls vacant when its agent is lost, and is
-given to one that stands by or comes later. That an agent is silent does not mean that it is dead: so a generation
-without it is opened only with the votes of a strict majority of those that were in the last one, not counting those
-whom somebody who must know (the kernel, an operator) has declared gone. Two halves of a cut network never both have it.
+given to one that stands by or comes later. That an agent is silent does not mean that it is dead: so a manager decides
+anything only while a strict majority of those that were in the last generation follows it, not counting those whom
+somebody who must know (the kernel, an operator) has declared gone. Two halves of a cut network never both have it.
+
+Who belongs to the next generation is decided by the last one, and may be all that is left of it. So from the moment a
+generation is formed until it is known to run, both must agree to whatever comes next.
 """
 
 from __future__ import annotations
@@ -45,11 +48,12 @@ class Outlook:
 
     deaf: bool = False  # some agent has not been heard for a while, and is not given up yet
     here: tuple[Member, ...] = ()  # connected and fit for a place, the best first
-    following: frozenset[str] = frozenset()  # have taken the orders of this term and generation
+    following: frozenset[str] = frozenset()  # lately heard, and have taken the orders of this term and phase
     gone: frozenset[str] = frozenset()  # dead by the word of somebody who must know
     stopping: bool = False  # somebody wants the whole job to end
+    seat: str = ""  # the agent that hosts the manager
+    lacking_s: float = 0.0  # for how long there has been no majority
     stand_ins: Mapping[int, RankFacts] = field(default_factory=dict)  # rank -> its process on the stand-in of a switch
-    in_seat: bool = True  # the manager is the one of the last generation, so its own vote counts
     sub_health: Mapping[int, str] = field(default_factory=dict)  # node -> why it is worse than it should be
     slow: Mapping[int, str] = field(default_factory=dict)  # rank -> why it is called slow; its node is in `sub_health`
 
@@ -89,18 +93,28 @@ class Vote:
     missing: tuple[str, ...] = field(default_factory=tuple)
 
 
-def vote(voters: Sequence[Member], outlook: Outlook, seat: str = "") -> Vote:
-    """`voters`: the agents of the last generation. With an even number the manager, while in office, breaks the tie.
+@dataclass(frozen=True)
+class Electorate:
+    """Those without whose majority nothing may be decided."""
 
-    The manager's vote is bound to its seat, the agent that hosts it: a new one elsewhere cannot know that the old one
-    is not still in office, unless that agent is known to be gone.
-    """
-    counted = [m for m in voters if m.id not in outlook.gone]
-    ayes = [m for m in counted if m.id in outlook.following]
-    tie = len(voters) % 2 == 0 and seat not in outlook.gone
-    seats = len(counted) + tie
-    votes = len(ayes) + (tie and outlook.in_seat)
-    if 2 * votes > seats:
-        return Vote(True)
-    missing = tuple(m.name for m in counted if m.id not in outlook.following)
-    return Vote(False, f"NoQuorum: {votes} of {seats} votes; no word from {', '.join(missing)}", missing)
+    members: tuple[Member, ...]
+    seat: str = ""  # the agent that hosted the manager: with an even number, its vote counts twice
+    term: int = 0  # of the manager that chose them
+
+    def weight(self, m: Member) -> int:
+        """Bound to an agent, not to the manager there: a vote must be remembered by whoever gave it."""
+        first = self.seat if any(m.id == self.seat for m in self.members) else self.members[0].id
+        return 2 if len(self.members) % 2 == 0 and m.id == first else 1
+
+
+def vote(electorates: Sequence[Electorate], outlook: Outlook) -> Vote:
+    """Whether each electorate has a majority that follows. Where all are gone, nobody is left who could know."""
+    for e in electorates:
+        counted = [m for m in e.members if m.id not in outlook.gone]
+        votes = sum(e.weight(m) for m in counted if m.id in outlook.following)
+        seats = sum(e.weight(m) for m in counted)
+        if 2 * votes <= seats:
+            missing = tuple(m.name for m in counted if m.id not in outlook.following)
+            who = ", ".join(missing) or "anybody"
+            return Vote(False, f"NoQuorum: {votes} of {seats} votes; no word from {who}", missing)
+    return Vote(True)

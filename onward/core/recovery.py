@@ -7,7 +7,7 @@ it twice changes nothing. Every wait is a deadline in the state; a deadline that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -15,7 +15,7 @@ from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.core.checkpoints import choose_start
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident, describe
-from onward.core.membership import ALONE, Member, Outlook, Places, fill, vote
+from onward.core.membership import ALONE, Electorate, Outlook, Places, Vote, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Board
 from onward.core.switch import Switch, choose, judge
@@ -28,6 +28,8 @@ EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody report
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 RELOAD = "reload"  # not a policy that users name: `exit`, but from a copy that survived, in memory
 STOP = "stop"
+NO_QUORUM = "NoQuorum"
+QUIET_S = 1.0  # less than this without a majority is not worth a word
 
 
 class Phase(str, Enum):
@@ -42,6 +44,9 @@ class Phase(str, Enum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     STOPPED = "Stopped"
+
+
+OVER = (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED)
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,9 @@ class Job:
     term: int = 1
     phase: Phase = Phase.STARTING
     generation: int = 0
+    floor: int = 0  # a manager before this one may have opened generations up to this, and nobody has told us
     places: Places = ()  # by node; a vacant one waits for an agent
-    voters: tuple[Member, ...] = ()  # the agents of the last generation that formed
-    seat: str = ""  # where the manager is
+    voters: tuple[Electorate, ...] = ()  # the agents of the last generation that ran, and of those that may have run
     run: str = ""  # names this run of the job, among all that write to one directory
     absent: tuple[int, ...] = ()  # ranks without which the job goes on, for now
     joining: tuple[int, ...] = ()  # ranks that come back, and have no local state
@@ -165,6 +170,39 @@ def resumed(job: Job, now: float) -> Job:
     return replace(job, deadline=deadline, mend_until=now + _mend_s(job), puzzled_until=puzzled, incident=incident)
 
 
+def _next(job: Job) -> int:
+    """The number of the next generation. Never one that can have been given before."""
+    return max(job.generation, job.floor) + 1
+
+
+def inherited(last: Job, term: int, now: float) -> Job:
+    """The job, as the manager of a new term takes it over from the newest record that it has heard of.
+
+    The one before it may have gone a step further with nobody left to tell. What that step was to be called stays its
+    name; who stands at the fence goes there once more, under a new one.
+    """
+    job = replace(last, term=term, floor=max(last.floor, last.generation) + 1)
+    if job.phase is Phase.PAUSING:
+        job = replace(job, generation=_next(job))
+    return resumed(job, now)
+
+
+def overtaken(job: Job, generation: int, ranks: Sequence[int], facts: Facts, now: float) -> Job:
+    """The job, where `ranks` follow a generation that another manager had opened and this one knows nothing of.
+
+    They stand at the fence and hear of nothing older any more. So all others go there too, for a newer one.
+    """
+    if job.phase in OVER or generation <= job.generation:
+        return job
+    job = replace(job, generation=generation)
+    if job.phase is Phase.STARTING:
+        return job
+    if job.phase in (Phase.PAUSING, Phase.SAVING):
+        return _fenced(replace(job, phase=Phase.RUNNING), now)
+    text = "was told to pause by a manager that is no more"
+    return _on_faults(job, facts, _late(job, facts, list(ranks), "stall", text), now).job
+
+
 def _mend_s(job: Job) -> float:
     return job.limits.reschedule_s if vacant(job) else job.limits.mend_s
 
@@ -184,27 +222,52 @@ def _is_load(job: Job) -> bool:
     return job.agreement is not None and Part.LOAD in job.agreement.parts.values()
 
 
+def quorum(job: Job, outlook: Outlook) -> Vote:
+    """Whether anything may be decided. Who is silent may be alive, and others may be deciding there."""
+    return vote(job.voters, outlook)
+
+
 def advance(job: Job, facts: Facts, now: float, outlook: Outlook = ALONE) -> Decision:
-    """Follow the facts until nothing more follows.
+    """Follow the facts until nothing more follows. Without a majority nothing is done that others would notice.
 
     When some agent has not been heard for a while, a deadline that passes is no evidence against its ranks.
     """
+    verdict = quorum(job, outlook)
+    if not verdict.enough and job.phase not in OVER and not _all_ended_well(job, facts):
+        return _wait_for_majority(job, verdict, outlook, now)
     why: list[str] = []
     closed: list[Incident] = []
+    if job.waiting.startswith(NO_QUORUM):
+        job = resumed(replace(job, waiting=_vacancy(job)), now)
+        why.append("a majority is here again")
     for _ in range(32):
         decision = _once(job, facts, now, outlook)
         why.extend(decision.why)
         closed.extend(decision.closed)
-        if decision.job == job:
-            return Decision(job, tuple(why), tuple(closed))
+        formed = decision.job.phase is not job.phase and decision.job.phase in (Phase.FORMING, Phase.RUNNING)
+        if decision.job == job or (job.voters and formed):
+            return Decision(decision.job, tuple(why), tuple(closed))  # a majority must know before anything follows
         job = decision.job
     return Decision(job, (*why, "no fixed point after 32 rounds; waiting for the next fact"), tuple(closed))
 
 
-def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
-    if job.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED):
+def _wait_for_majority(job: Job, verdict: Vote, outlook: Outlook, now: float) -> Decision:
+    """A moment without it is nothing to speak of: a new manager has none until its first orders are taken."""
+    if outlook.lacking_s >= job.limits.quorum_s:
+        return _fail(job, now, _root(job), verdict.why)
+    if outlook.lacking_s < QUIET_S or job.waiting == verdict.why:
         return Decision(job)
-    if _all(job, facts, lambda f: f.stage is Stage.EXITED and f.exit_code == 0):
+    return Decision(replace(job, waiting=verdict.why), (verdict.why,))
+
+
+def _all_ended_well(job: Job, facts: Facts) -> bool:
+    return _all(job, facts, lambda f: f.stage is Stage.EXITED and f.exit_code == 0)
+
+
+def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
+    if job.phase in OVER:
+        return Decision(job)
+    if _all_ended_well(job, facts):
         return _succeed(job, now)
     if outlook.stopping and job.ending != STOP:
         return _stop(job, now)
@@ -232,7 +295,7 @@ def _give_places(job: Job, outlook: Outlook, now: float) -> Decision:
         return Decision(job)
     why = ", ".join(f"{m.name} takes the place of node {i}" for i, m in new)
     until = now + job.limits.mend_s
-    deadline = now + job.limits.pause_s + job.limits.steps_s if job.phase is Phase.PAUSING else job.deadline
+    deadline = now + job.limits.pause_s + job.limits.steps_s if job.phase is Phase.PAUSING else None
     waiting = job.waiting if None in places else ""
     if job.phase is Phase.RUNNING:
         return Decision(replace(job, places=places), (f"{why}, and joins when it is ready",))
@@ -251,7 +314,7 @@ def _follow(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         case Phase.SAVING:
             return _saving(job, facts, now)
         case Phase.FORMING:
-            return _forming(job, facts, now)
+            return _forming(job, facts, now, outlook)
         case _:
             return _running(job, facts, now, outlook)
 
@@ -302,31 +365,18 @@ def signal_name(number: int) -> str:
 # ---------------------------------------------------------------------------------------------------- phases
 
 
-def _without_quorum(job: Job, outlook: Outlook, now: float) -> Decision | None:
-    """Wait, where those who do not answer may be training on without us."""
-    result = vote(job.voters, outlook, job.seat) if job.voters else None
-    if result is None or result.enough:
-        return None
-    if result.why == job.waiting:
-        return Decision(job)
-    deadline = job.deadline if job.waiting.startswith("NoQuorum") else now + job.limits.quorum_s
-    return Decision(replace(job, waiting=result.why, deadline=deadline), (result.why,))
-
-
 def _starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if _all(job, facts, lambda f: f.library and f.stage is Stage.SETUP):
-        wait = _without_quorum(job, outlook, now)
-        if wait is not None:
-            return wait
-        gen = job.generation + 1
+        gen = _next(job)
         deadline = now + job.limits.form_s
         new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=deadline, library=True)
-        new = replace(new, waiting="")
+        new = replace(new, waiting="", voters=_with_newcomers(job, outlook))
         return Decision(new, (f"all {job.world_size} ranks are here; forming generation {gen}",))
     if job.incident is not None and not job.library and _all(job, facts, lambda f: f.alive and f.pid > 0):
         return Decision(_close(job, now), (), _was(job, now))  # of a plain script no more can be known
-    begun = None in job.places or any(f.stage is Stage.SETUP for f in current(job, facts).values())
-    if job.deadline is None and begun:
+    if job.deadline is None and vacant(job):
+        return Decision(replace(job, deadline=now + job.limits.reschedule_s))
+    if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
         return Decision(replace(job, deadline=now + job.limits.start_s))
     return Decision(job)
 
@@ -361,7 +411,7 @@ def _begin(job: Job, facts: Facts, now: float) -> Decision:
     new = replace(
         job,
         phase=Phase.FORMING,
-        generation=job.generation + 1,
+        generation=_next(job),
         begun=True,
         agreement=agreement,
         between=False,
@@ -398,9 +448,6 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         return Decision(replace(job, deadline=job.mend_until))  # only a node is waited for
     if missing:
         return Decision(job)
-    wait = _without_quorum(job, outlook, now)
-    if wait is not None:
-        return wait
     if job.switch is not None:
         return _swap(job, now)
     if any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in job.switched):
@@ -428,8 +475,26 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         incident=incident,
         waiting="",
         deadline=now + job.limits.form_s,
+        voters=_with_newcomers(job, outlook),
     )
     return Decision(new, (outcome.why,))
+
+
+def _newcomers(job: Job, outlook: Outlook) -> Electorate:
+    return Electorate(tuple(m for m in job.places if m is not None), outlook.seat, job.term)
+
+
+def _with_newcomers(job: Job, outlook: Outlook) -> tuple[Electorate, ...]:
+    """Those who decide while the next generation is formed: it may run, and nobody else may know.
+
+    What this manager has formed before did not run, or it would know. What another one has formed may have.
+    """
+    if not job.voters:
+        return ()
+    first, *formed = job.voters
+    new = _newcomers(job, outlook)
+    kept = [e for e in formed if e.term != job.term]
+    return (first, *kept) if new.members == first.members else (first, *kept, new)
 
 
 def _copy(f: RankFacts, fresh: bool = False) -> Copy:
@@ -448,10 +513,11 @@ def _ready(f: RankFacts, generation: int) -> bool:
     return f.stage in (Stage.FORMED, Stage.TRAINING, Stage.DONE) and f.generation == generation
 
 
-def _forming(job: Job, facts: Facts, now: float) -> Decision:
+def _forming(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if _all(job, facts, lambda f: _ready(f, job.generation)):
         incident = job.incident.marked("form", now) if job.incident else None
-        voters = tuple(m for m in job.places if m is not None)
+        # A majority of each electorate has the record of this generation.
+        voters = (_newcomers(job, outlook),) if job.voters else ()
         new = replace(job, phase=Phase.RUNNING, incident=incident, deadline=None, voters=voters, joining=(), soft=False)
         return Decision(replace(new, switched=()))
     return Decision(job)
@@ -486,8 +552,12 @@ def _vacate(job: Job, faults: tuple[FaultReport, ...], now: float) -> Job:
     if not lost:
         return job
     places = tuple(None if i in lost else m for i, m in enumerate(job.places))
-    waiting = f"a node to take the place of node {_list(sorted(lost))}"
-    return replace(job, places=places, waiting=waiting, mend_until=now + job.limits.reschedule_s)
+    job = replace(job, places=places, mend_until=now + job.limits.reschedule_s)
+    return replace(job, waiting=_vacancy(job))
+
+
+def _vacancy(job: Job) -> str:
+    return f"a node to take the place of node {_list(vacant(job))}" if vacant(job) else ""
 
 
 def _nothing_to_redo(job: Job) -> str:
@@ -569,7 +639,7 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     new = replace(
         job,
         phase=Phase.PAUSING,
-        generation=job.generation if already else job.generation + 1,
+        generation=job.generation if already else _next(job),
         incarnations=incarnations,
         restarts_used=job.restarts_used + len(dead) - len(lost),
         moved=job.moved + len(lost),
@@ -623,8 +693,8 @@ def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
     match job.phase:
         case Phase.STARTING:
-            if job.waiting.startswith("NoQuorum"):
-                return _fail(job, now, _root(job), job.waiting)
+            if vacant(job):  # to start the others once more would not bring anybody
+                return _fail(job, now, _root(job), _nobody_came(job))
             ready = {r for r, f in here.items() if f.library and f.stage is Stage.SETUP}
             late = [r for r in range(job.world_size) if r not in ready]
             faults = _late(job, here, late, "start", "did not start")
@@ -671,6 +741,10 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     return _climb(job, now, f"the replacement of rank {_list(coming)} did not come up in {job.limits.mend_s:g} s")
 
 
+def _nobody_came(job: Job) -> str:
+    return f"no node took the place of node {_list(vacant(job))} within {job.limits.reschedule_s:g} s"
+
+
 def _late(job: Job, here: Facts, ranks: list[int], kind: str, text: str) -> tuple[FaultReport, ...]:
     def fault(r: int) -> FaultReport:
         step = here[r].progress.step if r in here else -1
@@ -689,8 +763,7 @@ def _list(ranks: list[int]) -> str:
 
 def _shrink(job: Job, facts: Facts, now: float) -> Decision:
     """Nobody takes the place of a lost node: go on with those who are left, if they can and are enough."""
-    missing = vacant(job)
-    why = f"no node took the place of node {_list(missing)} within {job.limits.reschedule_s:g} s"
+    why = _nobody_came(job)
     if Policy.ELASTIC not in job.policies:
         return _climb(job, now, why)
     absent = tuple(r for r in range(job.world_size) if job.places[node_of(job, r)] is None)
@@ -753,7 +826,7 @@ def _grow(job: Job, facts: Facts, now: float) -> Decision:
     new = replace(
         job,
         phase=Phase.PAUSING,
-        generation=job.generation + 1,
+        generation=_next(job),
         absent=tuple(r for r in job.absent if r not in ready),
         joining=tuple(ready),
         soft=True,
@@ -793,7 +866,7 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
     new_job = replace(
         job,
         phase=Phase.PAUSING,
-        generation=job.generation + 1,
+        generation=_next(job),
         switch=replace(job.switch, swapping=True),
         soft=True,
         agreement=None,
@@ -852,7 +925,7 @@ def _fenced(job: Job, now: float) -> Job:
     return replace(
         job,
         phase=Phase.PAUSING,
-        generation=job.generation + (job.phase is not Phase.PAUSING),
+        generation=job.generation if job.phase is Phase.PAUSING else _next(job),
         puzzled_until=0.0,
         agreement=None,
         deadline=now + job.limits.pause_s + job.limits.steps_s,
@@ -971,7 +1044,7 @@ def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) ->
     new = replace(
         job,
         phase=Phase.STARTING,
-        generation=job.generation + 1,
+        generation=_next(job),
         incarnations=tuple(i + 1 for i in job.incarnations),
         attempt=job.attempt + 1,
         restarts_used=job.restarts_used + 1,

@@ -14,10 +14,27 @@ from onward.core.checkpoints import Grant, SavePart, publishable
 from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, Progress, RankFacts, Stage
 from onward.core.incident import Incident
-from onward.core.membership import Member, Outlook, fill, index_of, vote
+from onward.core.membership import Electorate, Member, Outlook, fill, index_of, vote
 from onward.core.policy import Policy
 from onward.core.published import Rules
-from onward.core.recovery import RELOAD, Job, Limits, Phase, advance, age, current, new_job, node_of, resumed, savers
+from onward.core.recovery import (
+    OVER,
+    QUIET_S,
+    RELOAD,
+    Job,
+    Limits,
+    Phase,
+    advance,
+    age,
+    current,
+    inherited,
+    new_job,
+    node_of,
+    overtaken,
+    quorum,
+    resumed,
+    savers,
+)
 from onward.manager.bulletin import Bulletin
 from onward.manager.pace import Pace
 from onward.wire.messages import (
@@ -41,6 +58,7 @@ FRESH_S = 0.5  # facts older than this are no evidence against anybody
 RESEND_S = 0.2  # orders that an agent does not show to have are sent again
 OFFICE_S = 1.5  # a majority is enough to take office when the others have not come after so long
 LEAVE_S = 1.0  # when all nodes of a job are told to end, the last hears of it within so long
+VERDICT_S = 2.0  # so long the end of a job is kept back for agents that have not taken it in
 BEAT_S = 1.0  # agents that hear nothing for some of these look for another manager
 _FORMED = (Phase.FORMING, Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED)
 _encoder = msgspec.msgpack.Encoder()
@@ -101,6 +119,12 @@ class ManagerLogic:
         self._bulletin = Bulletin(settings.rules, settings.wall_s)
         self._pace = Pace()
         self._conditions: list[Condition] = []
+        self._base: tuple[int, ...] = ()  # age of the record that this manager has gone on from
+        self._granted = False  # a majority has followed it: whatever others hold, this is what counts
+        self._phase_since = 0  # version of the first orders of this phase
+        self._lacking_since: float | None = None  # without a majority
+        self._over_at: float | None = None
+        self._verdict_given = settings.nodes == 1
         self.changed_job = False
 
     # ------------------------------------------------------------------------------------------ facts in
@@ -140,11 +164,12 @@ class ManagerLogic:
                 return
             first = False  # all have been told
         elif self._superseded(message):
-            self.deposed = True
-            self._note(f"agent {message.agent.name} follows a manager of term {message.term}; this one steps down")
-            return
+            return self._step_down(f"agent {message.agent.name} follows a manager of term {message.term}")
+        elif self._knows_more(message):
+            return self._step_down(f"agent {message.agent.name} knows of a decision that this manager has not heard of")
         elif back:
             self.job = resumed(self.job, now)
+        self._catch_up(message, now)
         for f in message.ranks:
             if index_of(self.job.places, me) == node_of(self.job, f.rank):
                 self.facts[f.rank] = f
@@ -181,16 +206,38 @@ class ManagerLogic:
         assert self.job is not None
         return [*self._bulletin.conditions(self.job, now), *self._pace.conditions(self.job)]
 
+    def _catch_up(self, message: AgentFacts, now: float) -> None:
+        assert self.job is not None
+        node = index_of(self.job.places, message.agent.id)
+        if node < 0 or message.generation <= self.job.generation:
+            return
+        ranks = [r for r in range(self.job.world_size) if node_of(self.job, r) == node]
+        self._note(f"agent {message.agent.name} has heard of generation {message.generation}; opening a newer one")
+        self.job = overtaken(self.job, message.generation, ranks, self.facts, now)
+        self._version += 1
+        self._phase_since, self.changed_job = self._version, True
+        self._send_orders(sorted(self._seen), now)
+
+    def _step_down(self, why: str) -> None:
+        self.deposed = True
+        self._note(f"{why}; this manager steps down")
+
     def _superseded(self, message: AgentFacts) -> bool:
         assert self.job is not None
-        other = message.seat not in ("", self.job.seat)
+        other = message.seat not in ("", self.settings.seat)
         return message.term > self.job.term or (message.term == self.job.term and other)
+
+    def _knows_more(self, message: AgentFacts) -> bool:
+        """It decides from what it was told before it had a majority; what was decided since must not be undone."""
+        assert self.job is not None
+        return message.term < self.job.term and not self._granted and tuple(message.age) > self._base
 
     def members(self) -> list[Member]:
         """The agents that somebody should know to be alive or dead."""
         job = self.job
         jobs = [job] if job is not None else self._recorded()
-        return list(dict.fromkeys(m for j in jobs for m in (*j.places, *j.voters) if m is not None))
+        voters = [m for j in jobs for e in j.voters for m in e.members]
+        return list(dict.fromkeys([*(m for j in jobs for m in j.places if m is not None), *voters]))
 
     def _recorded(self) -> list[Job]:
         jobs = []
@@ -214,23 +261,26 @@ class ManagerLogic:
             self._heard_at = dict.fromkeys([m.id for m in self.job.places if m is not None], now) | self._heard_at
             self.facts = {f.rank: f for f in self._all_ranks()}
             self._version += 1
+            self._phase_since, self._lacking_since = self._version, now
             self.changed_job = True
+            for message in list(self._latest.values()):
+                self._catch_up(message, now)
             self._send_orders(sorted(self._seen), now)
 
     def _succeed(self, last: Job, term: int, now: float) -> None:
         members = [m for m in last.places if m is not None]
-        voters = list(last.voters) or members
         heard = frozenset(self._seen)
-        outlook = Outlook(following=heard, gone=frozenset(self._gone), in_seat=last.seat == self.settings.seat)
-        verdict = vote(voters, outlook, last.seat)
-        complete = all(m.id in heard or m.id in self._gone for m in members)
+        gone = frozenset(self._gone | self._presumed_dead(last))
+        verdict = vote(last.voters, Outlook(following=heard, gone=gone))
+        complete = all(m.id in heard or m.id in gone for m in members)
         patient = self._first_at is not None and now - self._first_at < OFFICE_S
         if not verdict.enough or (not complete and patient):
             self.waiting = verdict.why or "the other agents"
             return
         self.waiting = ""
-        last = replace(last, term=term, limits=self.settings.limits, seat=self.settings.seat)
-        self.job = resumed(last, now)
+        self._gone |= gone
+        self._base = age(last)
+        self.job = inherited(replace(last, limits=self.settings.limits), term, now)
         self._note(f"a new manager (term {term}) goes on at generation {last.generation}, phase {last.phase.value}")
 
     def _begin(self, term: int, now: float) -> None:
@@ -242,12 +292,12 @@ class ManagerLogic:
             return
         self.waiting = ""
         job = new_job(s.world_size, s.policies, s.limits, places)
-        self.job = replace(job, term=term, seat=s.seat, run=s.seat[:8])
+        voters = (Electorate(tuple(m for m in places if m is not None), s.seat, term),)
+        self.job = replace(job, term=term, voters=voters, run=s.seat[:8])
 
     def _here(self, now: float) -> tuple[Member, ...]:
-        """Agents that could hold a place: connected, and lately heard of."""
-        ok = [m.agent for m in self._latest.values() if m.agent.id not in self._absent and not m.stopping]
-        return tuple(m for m in ok if m.id not in self._gone and self._silence(m, now) < ABSENT_S)
+        """Agents that could hold a place."""
+        return tuple(m.agent for m in self._latest.values() if not m.stopping and self._is_here(m.agent, now))
 
     def _all_ranks(self) -> list[RankFacts]:
         assert self.job is not None
@@ -290,7 +340,12 @@ class ManagerLogic:
         facts |= {r: replace(facts[r], fault=report) for r, report in reports.items()}
         steps_s = self._limit() if len(self._step_times) >= 3 else min(30.0, self.settings.hang_first_s)
         job = replace(self.job, limits=replace(self.job.limits, steps_s=steps_s))
-        decision = advance(job, facts, now, self._outlook(now))
+        outlook = self._outlook(now)
+        if not self._has_majority(job, outlook, now):
+            outlook = replace(outlook, lacking_s=now - (self._lacking_since or now))
+            if self._must_yield(outlook):
+                return self._step_down(f"no majority for {outlook.lacking_s:.1f} s, and others may have one")
+        decision = advance(job, facts, now, outlook)
         for text in decision.why:
             self._note(text)
         for incident in decision.closed:
@@ -299,14 +354,21 @@ class ManagerLogic:
         if decision.job != job:
             if decision.job.incident is not None and decision.job.incident != job.incident:
                 self.out.append((None, IncidentNote(incident=decision.job.incident, open=True)))
+            before = self.job
             self.job = self._bulletin.settled(replace(decision.job, limits=self.job.limits), reports)
             self._accused = {
                 r: f for r, f in self._accused.items() if self.job.incarnations[r] == f.incarnation
             }
             self._version += 1
+            if (before.phase, before.generation) != (self.job.phase, self.job.generation):
+                self._phase_since = self._version
             self.changed_job = True
             self._grant, self._savers = self._about_checkpoints()
             self._conditions = self._all_conditions(now)
+            self._send_orders(sorted(self._seen), now)
+        elif self._verdict_is_due(outlook, now):
+            self._verdict_given = True
+            self._version += 1
             self._send_orders(sorted(self._seen), now)
         elif (*self._about_checkpoints(), self._all_conditions(now)) != (self._grant, self._savers, self._conditions):
             self._grant, self._savers = self._about_checkpoints()
@@ -316,11 +378,31 @@ class ManagerLogic:
         else:
             self._beat(now)
 
+    def _verdict_is_due(self, outlook: Outlook, now: float) -> bool:
+        """Who has heard the verdict leaves. So first all are to know how the job ended, or a majority after a while."""
+        job = self.job
+        assert job is not None
+        if job.phase not in OVER or self._verdict_given:
+            return False
+        if self._over_at is None:
+            self._over_at = now
+        late = now - self._over_at > VERDICT_S
+        return self._know(self._phase_since) or (late and quorum(job, outlook).enough)
+
+    def _know(self, version: int) -> bool:
+        """Every agent that may be alive has taken the orders of this version."""
+        assert self.job is not None
+        placed = [m.id for m in self.job.places if m is not None and m.id not in self._gone]
+        seen = {a: (m.term, m.orders_version) for a, m in self._latest.items()}
+        return all(seen.get(agent, (0, 0)) >= (self.job.term, version) for agent in placed)
+
     def _beat(self, now: float) -> None:
         if now - self._beat_at >= BEAT_S:
             self._beat_at = now
-            term, waiting = (self.job.term, self.job.waiting) if self.job is not None else (0, self.waiting)
-            self.out.append((None, Beat(term=term, waiting=waiting)))
+            job = self.job
+            lacking = self._lacking_since is not None and now - self._lacking_since > QUIET_S
+            term = job.term if job is not None and not lacking else 0
+            self.out.append((None, Beat(term=term, waiting=job.waiting if job is not None else self.waiting)))
 
     def _mind_own_absence(self, now: float) -> None:
         """Who was not running himself has no right to call others silent."""
@@ -335,17 +417,17 @@ class ManagerLogic:
         following = [
             agent
             for agent, m in self._latest.items()
-            if (m.term, m.generation) == (job.term, job.generation) and agent not in self._gone
+            if m.term == job.term and m.orders_version >= self._phase_since and self._is_here(m.agent, now)
         ]
-        gone = self._gone | {m.id for m in job.voters if self._presumed_dead(m, now)}
         slow = self._pace.slow
         sub_health = {node_of(job, rank): why for rank, why in slow.items()} | self._bulletin.sub_health(job, now)
         return Outlook(
             deaf=self._deaf(now),
             here=self._bulletin.fit(job, self._here(now), sub_health, now),
             following=frozenset(following),
-            gone=frozenset(gone),
+            gone=frozenset(self._gone),
             stopping=self._all_leave(),
+            seat=self.settings.seat,
             sub_health=sub_health,
             stand_ins=self._stand_ins(job),
             slow=slow,
@@ -354,6 +436,38 @@ class ManagerLogic:
     def _stand_ins(self, job: Job) -> dict[int, RankFacts]:
         latest = self._latest.get(job.switch.member.id) if job.switch is not None else None
         return {f.rank: f for f in latest.ranks} if latest is not None else {}
+
+    def _is_here(self, m: Member, now: float) -> bool:
+        """Connected, and lately heard of."""
+        return m.id not in self._absent and m.id not in self._gone and self._silence(m, now) < ABSENT_S
+
+    def _has_majority(self, job: Job, outlook: Outlook, now: float) -> bool:
+        if quorum(job, outlook).enough:
+            if not self._granted:
+                self._granted = True
+                self._version += 1
+                self._send_orders(sorted(self._seen), now)
+            self._lacking_since = None
+            return True
+        if self._lacking_since is None:
+            self._lacking_since = now
+        return False
+
+    def _must_yield(self, outlook: Outlook) -> bool:
+        """Those who are with it are to look for another, which may have the majority.
+
+        Where silence is to count as death this must be soon: who follows another manager is silent too.
+        """
+        s = self.settings
+        limit_s = min(2 * s.node_timeout_s, s.fail_stop_s / 2) if s.fail_stop_s else 2 * s.node_timeout_s
+        return s.nodes > 1 and outlook.lacking_s > limit_s and not self._verdict_given
+
+    def _presumed_dead(self, last: Job) -> set[str]:
+        """By the user's word: everybody who is alive has been looking for a manager for so long, and would be here."""
+        limit_s = self.settings.fail_stop_s
+        if not limit_s or any(m.lonely_s < limit_s for m in self._latest.values()):
+            return set()
+        return {m.id for e in last.voters for m in e.members if m.id not in self._seen}
 
     def _all_leave(self) -> bool:
         """One node that is told to end leaves the job to the others; when all are, the job is to end."""
@@ -365,10 +479,6 @@ class ManagerLogic:
         """What each node has written of checkpoints."""
         placed = [(i, m.id) for i, m in enumerate(job.places) if m is not None and m.id in self._latest]
         return {node: self._latest[agent].parts for node, agent in placed}
-
-    def _presumed_dead(self, m: Member, now: float) -> bool:
-        limit = self.settings.fail_stop_s
-        return limit > 0 and now - self._heard_at.get(m.id, now) > limit
 
     def _silence(self, m: Member, now: float) -> float:
         return now - self._heard_at.get(m.id, now)
@@ -384,7 +494,8 @@ class ManagerLogic:
 
     def _deaf(self, now: float) -> bool:
         assert self.job is not None
-        return any(self._silence(m, now) > FRESH_S for m in self.job.places if m is not None)
+        silent = [m for m in self.job.places if m is not None and self._silence(m, now) > FRESH_S]
+        return any(not self._why_lost(m, now) for m in silent)  # who is lost will not be heard again
 
     def _look_for_lost_nodes(self, now: float) -> None:
         """The ranks of a node that is gone, leaves, or has been silent for long, are lost with it."""
@@ -523,6 +634,11 @@ class ManagerLogic:
                     self.out.append((home.id, CaptureStacks(rank=f.rank, incarnation=f.incarnation)))
 
     @property
+    def all_know(self) -> bool:
+        """Every agent that may be alive has taken the latest orders."""
+        return self.job is None or self._know(self._version)
+
+    @property
     def wake_at(self) -> float | None:
         return self.job.deadline if self.job is not None else None
 
@@ -548,12 +664,15 @@ class ManagerLogic:
         if stands_in and job.switch is not None:
             node = job.switch.node
         ranks = [r for r in range(job.world_size) if node_of(job, r) == node] if node >= 0 else []
-        exit_code = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}.get(job.phase)
+        verdict = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}.get(job.phase)
         first = next((m for m in job.places if m is not None), None)
         return Orders(
             term=job.term,
-            seat=job.seat,
+            seat=self.settings.seat,
             version=self._version,
+            age=[int(n) for n in age(job)],
+            base=[int(n) for n in self._base],
+            granted=self._granted,
             generation=job.generation,
             ranks=[self._stand_in_order(job, r) if stands_in else self._rank_order(job, r) for r in ranks],
             node=node,
@@ -563,7 +682,7 @@ class ManagerLogic:
             run=job.run,
             attempt=job.attempt,
             phase=job.phase.value,
-            exit_code=exit_code,
+            exit_code=verdict if self._verdict_given else None,
             reason=job.reason,
             root_cause=job.root_cause,
             save=self._save(job, node),

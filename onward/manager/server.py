@@ -57,7 +57,8 @@ class ManagerServer:
                     self._idle_since = time.monotonic()
                     continue
                 idle = time.monotonic() - self._idle_since
-                if idle > idle_s or (idle > OVER_S and self.phase in ("Succeeded", "Failed")):
+                over = self.phase in ("Succeeded", "Failed") and self._logic.all_know
+                if idle > idle_s or (idle > OVER_S and over):
                     return
             self._flush()
 

@@ -90,6 +90,9 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     generation: int
     ranks: list[RankOrder]
     seat: str = ""  # of the manager: an agent follows one manager in a term
+    age: list[int] = []  # of the generation record
+    base: list[int] = []  # of the one that this manager has gone on from
+    granted: bool = False  # a majority follows this manager, so what it says counts whatever anybody else holds
     node: int = -1  # the place of this agent, -1: it stands by
     world_size: int = 0
     members: int = 0  # ranks that take part
@@ -120,6 +123,8 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     orders_version: int
     ranks: list[RankFacts]
     seat: str = ""  # of the manager it follows
+    age: list[int] = []  # of the generation record it holds
+    lonely_s: float = 0.0  # for how long it has found no manager in office
     node: int = -1  # its place, as it knows it
     generation: int = 0  # of the orders it follows
     kept: dict[int, list[int]] = {}  # ranks of other nodes whose local state it keeps: rank -> steps
@@ -163,7 +168,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The manager is there, and has nothing new to say."""
 
-    term: int = 0  # 0: not in office
+    term: int = 0  # 0: not in office, or without a majority
     waiting: str = ""  # what for
 
 

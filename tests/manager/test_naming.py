@@ -10,7 +10,7 @@ from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.core.recovery import Limits, Phase
 from onward.manager.logic import ManagerLogic, ManagerSettings
-from onward.wire.messages import AgentFacts, CaptureStacks
+from onward.wire.messages import AgentFacts, CaptureStacks, Orders
 
 WORLD, STOPPED = 4, 2
 FLOOR_S, TICK_S = 0.7, 0.05
@@ -25,6 +25,8 @@ class Story:
             ManagerSettings(WORLD, 1, policies, Limits(), hang_floor_s=FLOOR_S, hang_first_s=120.0)
         )
         self.now, self._version = 100.0, 0
+        self._orders: Orders | None = None
+        self._read = 0
         self.ranks = {
             r: RankFacts(r, 0, 1, pid=10 + r, stage=Stage.SETUP, library=True, progress=Progress(step=0))
             for r in range(WORLD)
@@ -50,12 +52,24 @@ class Story:
         return self.manager.job.incident
 
     def tell(self) -> None:
+        """Tell, and take whatever orders come back, until there are no more."""
+        for _ in range(5):
+            self._say()
+            new = [m for _, m in self.manager.out[self._read :] if isinstance(m, Orders)]
+            self._read = len(self.manager.out)
+            if not new:
+                return
+            self._orders = new[-1]
+
+    def _say(self) -> None:
         self._version += 1
+        orders = self._orders
         facts = AgentFacts(
             agent=Member(id="a", nproc=WORLD),
             version=self._version,
-            term=0,
-            orders_version=0,
+            term=orders.term if orders is not None else 0,
+            orders_version=orders.version if orders is not None else 0,
+            generation=orders.generation if orders is not None else 0,
             ranks=[self.ranks[r] for r in range(WORLD)],
         )
         self.manager.on_facts(facts, self.now)

@@ -63,22 +63,39 @@ class Meeting:
 
 
 class Agent:
+    """Takes all orders, as soon as it reads them."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self._taken: Orders | None = None
+        self._again = 0
 
     def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING, nproc: int = 2) -> None:
         ranks = [RankFacts(rank=r, node=0, incarnation=1, stage=stage, library=True) for r in (0, 1)]
         agent = Member(id=f"agent{node}", nproc=nproc, wanted=node)
-        facts = AgentFacts(agent=agent, version=version, term=0, orders_version=0, ranks=ranks)
+        o = self._taken
+        self._said = version, node, stage, nproc
+        facts = AgentFacts(
+            agent=agent,
+            version=1000 * version + self._again,
+            term=o.term if o is not None else 0,
+            orders_version=o.version if o is not None else 0,
+            generation=o.generation if o is not None else 0,
+            ranks=ranks,
+        )
         self.writer.write(pack(encoder, facts))
 
     async def orders(self, phase: str) -> Orders:
         """The first orders of that phase."""
         while True:
             message = decode(from_manager, await asyncio.wait_for(read_frame(self.reader), LIMIT_S))
-            if isinstance(message, Orders) and message.phase == phase:
-                return message
+            if isinstance(message, Orders):
+                self._taken = message
+                self._again += 1
+                self.say(*self._said)
+                if message.phase == phase:
+                    return message
 
 
 def serving(body: Callable[[Meeting], Awaitable[Any]], journal: Path | None = None) -> None:
