@@ -84,6 +84,7 @@ FACTS_S = 0.1
 GREETING_S = 5.0
 FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the job ended
 ONE_SIGNAL_S = 0.5
+QUORUM_S = 1800.0  # a node that no manager can take care of for so long gives up, as the manager itself does
 LAST_SAVE_S = 600.0  # what a job that has succeeded waits for its last checkpoint
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
@@ -366,6 +367,7 @@ class Launcher:
     def _send_facts(self) -> None:
         if self._office.open:
             self._sent_at = time.monotonic()
+            self.logic.lonely_s = self._office.lonely_s
             self._office.send(self.logic.facts(self._sent_at))
 
     def _on_peer(self, agent: str, message: object) -> None:
@@ -571,6 +573,11 @@ class Launcher:
                 self._gave_up += f"; it waited for {self._awaited}"
             self.observer.note(self._gave_up)
             self._done.set()
+        if self.logic.orders is not None and office.lonely_s > QUORUM_S and not self.logic.stopping:
+            what = self._awaited or "the job's manager does not answer"
+            self._gave_up = f"no manager in office for {QUORUM_S:g} s ({what}); check that the other nodes are there"
+            self.observer.note(f"{self._gave_up}; ending all ranks")
+            self._end_all()
 
     _told_away = False
     _gave_up = ""
@@ -752,6 +759,8 @@ class Launcher:
         exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
         phase = orders.phase if orders is not None else "Failed"
         root = orders.root_cause if orders is not None else None
+        if self._gave_up:
+            exit_code, phase, root = 1, "Failed", None
         if self._stop_signal:
             exit_code = 128 + self._stop_signal
             phase = f"Stopped by {signal.Signals(self._stop_signal).name}"

@@ -1,0 +1,54 @@
+"""Where an agent looks for a manager: first where it was, then at the others, and there again in between."""
+
+from __future__ import annotations
+
+from onward.agent.line import Line, Patience
+
+ALL = ["a", "b", "c"]
+
+
+def in_office() -> Line:
+    line = Line(["a"], Patience())
+    line.told(ALL, in_office=True)
+    assert line.left(100.0, heard=True, nobody_home=False) == "a"
+    return line
+
+
+def test_the_same_manager_is_looked_for_first() -> None:
+    line = in_office()
+    assert line.left(101.0, heard=False, nobody_home=False) == "a"
+    assert line.left(102.5, heard=False, nobody_home=False) == "b"
+
+
+def test_where_the_host_is_gone_nobody_waits() -> None:
+    assert in_office().left(100.1, heard=False, nobody_home=True) == "b"
+
+
+def test_the_old_door_is_tried_between_the_others() -> None:
+    line = in_office()
+    doors = [line.left(110.0 + i, heard=False, nobody_home=False) for i in range(5)]
+    assert doors == ["b", "a", "c", "a", "b"]
+
+
+def test_whoever_is_found_in_office_is_the_one_to_come_back_to() -> None:
+    line = in_office()
+    line.left(110.0, heard=False, nobody_home=True)
+    line.told(["b", "c"], in_office=True)
+    assert line.left(120.0, heard=True, nobody_home=False) == "b"
+    assert line.left(123.0, heard=False, nobody_home=False) == "a", "where it began is in the line too"
+    assert line.left(124.0, heard=False, nobody_home=False) == "b"
+
+
+def test_one_that_is_not_in_office_is_left_in_time_not_to_be_taken_for_lost() -> None:
+    patience = Patience()
+    line = in_office()
+    assert line.wait_s(0.0, in_office=True) == patience.silence_s
+    assert line.wait_s(0.5, in_office=False) == patience.office_s - 0.5
+    assert line.wait_s(9.0, in_office=False) == 0.0
+    assert patience.faithful_s + patience.office_s < 5.0, "a node that is silent for longer is lost"
+
+
+def test_before_anybody_was_in_office_the_first_door_is_all_there_is() -> None:
+    line = Line(["a"], Patience())
+    assert [line.left(10.0 * i, heard=False, nobody_home=False) for i in range(3)] == ["a", "a", "a"]
+    assert line.wait_s(60.0, in_office=False) == Patience().silence_s
