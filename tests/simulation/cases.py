@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
+from typing import Any
+
+from onward.core.policy import Policy
 
 from .scenario import ALL_POLICIES, Fault, Scenario
 
 PLAIN = Scenario(
     world_size=3, nodes=1, steps=6, spares="none", policies=ALL_POLICIES, max_restarts=32767, faults=[], setup_s=0.05
 )
+
+
+SEVERAL: dict[str, Any] = {
+    "world_size": 3,
+    "nodes": 3,
+    "standbys": (0.0,),
+    "policies": (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER, Policy.EXIT),
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ CASES = (
         "all who waited for it were taken for hung too, and the last copy of the state went with them",
         Fault("kill", 1, "publish", 3),
         Fault("hang", 0, "open", 3),
+        attempts=1,  # where the one that hangs is the only one that has the last step
     ),
     _case(
         "a replacement hangs while it is given the state",
@@ -150,5 +162,79 @@ CASES = (
         Fault("kill", 0, "begin", 3),
         Fault("kill", 1, "stand", 3),
         eval_every=3,
+    ),
+    _case(
+        "the node of the manager is lost",
+        "it was rank 0's node and the store's too: with most systems the whole job starts again",
+        Fault("kill-node", 0, "reduced", 3, node=-1),
+        **SEVERAL,
+    ),
+    _case(
+        "the manager is cut off with the lesser half",
+        "it went on acting on what it heard: it started its own ranks again, and was never told that it was replaced",
+        Fault("cut", phase="Running", delay_s=0.15, for_s=7.0, node=0),
+        arbiter=False,
+        **SEVERAL,
+    ),
+    _case(
+        "a node is cut off and comes back",
+        "when it was away for longer than a replacement takes, it has no place any more and stands by",
+        Fault("cut", phase="Running", delay_s=0.15, for_s=7.0, node=2, silent=True),
+        arbiter=False,
+        **SEVERAL,
+    ),
+    _case(
+        "half of two, without the manager",
+        "a wait without a deadline: its agent looked for a manager for ever",
+        Fault("kill-node", 0, "reduced", 3, node=-1),
+        phase="NoQuorum",
+        arbiter=False,
+        **{**SEVERAL, "nodes": 2, "world_size": 2},
+    ),
+    _case(
+        "half of two, where silence is declared to be death",
+        "a new manager did not know of the declaration, and waited for ever",
+        Fault("kill-node", 0, "reduced", 3, node=-1),
+        arbiter=False,
+        fail_stop_s=6.0,
+        **{**SEVERAL, "nodes": 2, "world_size": 2},
+    ),
+    _case(
+        "a short break of one connection",
+        "the agent went to another manager, which was not in office, and stayed until it was taken for lost",
+        Fault("partition", phase="Running", delay_s=0.05, for_s=1.0, node=1),
+        restarts=0,
+        **SEVERAL,
+    ),
+    _case(
+        "a node is lost and nobody is there to take its place",
+        "the others were started again and again, for nothing, until that was called the same failure three times",
+        Fault("kill-node", 1, "reduced", 3, node=-1),
+        phase="Failed",
+        attempts=1,
+        **{**SEVERAL, "standbys": ()},
+    ),
+    _case(
+        "a node is lost while a copy is kept",
+        "it counted as one that does not answer for a moment, so the deadline never passed",
+        Fault("kill", 1, "committed", 3),
+        Fault("kill-node", phase="Pausing", delay_s=0.05, node=1),
+        attempts=2,
+        **{**SEVERAL, "policies": (Policy.RETRY, Policy.RECOVER, Policy.EXIT)},
+    ),
+    _case(
+        "a node is cut off at the very end",
+        "the others ended, and it took itself for the last one left and began the work again",
+        Fault("cut", phase="Finishing", for_s=1.0, node=2, links="managers"),
+        arbiter=False,
+        attempts=1,
+        **SEVERAL,
+    ),
+    _case(
+        "two nodes are lost, one after the other",
+        "the partner that was chosen after the first had no copy yet when the second went",
+        Fault("kill-node", 1, "reduced", 3, node=-1),
+        Fault("kill-node", 2, "enter", 3, node=-1),
+        **{**SEVERAL, "standbys": (0.0, 0.0)},
     ),
 )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-DEFAULT_SEEDS = 3000
-GROUP = 150
+DEFAULT_SEEDS = 1500
+GROUP = 100
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -80,6 +80,12 @@ class Fabric:
     def _complete(self, meeting: Meeting) -> None:
         w = self.world
         ops = meeting.ops.values()
+        healed = self._healed_at(meeting)
+        if healed > w.now:
+            w.after(healed - w.now, self._complete, meeting)  # what was sent arrives then
+            return
+        if any(op.done or not op.process.alive for op in ops):
+            return  # somebody gave up meanwhile
         w.promises.on_collective(list(ops))
         total = 0
         for rank in sorted(meeting.ops):
@@ -87,6 +93,15 @@ class Fabric:
         for op in ops:
             op.complete, op.result = True, total
             w.after(w.lag(0.005), self.finish, op, True)
+
+    def _healed_at(self, meeting: Meeting) -> float:
+        """When all of them can talk to each other."""
+        at = self.world.now
+        if self.world.network.any:
+            homes = sorted({op.process.agent.index for op in meeting.ops.values()})
+            for one in homes:
+                at = max([at, *(self.world.network.opens_at(one, other, "ranks") for other in homes)])
+        return at
 
     def finish(self, op: Op, ok: bool) -> None:
         if op.done or not op.process.alive:
@@ -115,6 +130,15 @@ class Fabric:
         self._cut.add(process.membership.key)
         self._break(process.membership, False)
 
+    def cut_links(self, side: frozenset[int]) -> None:
+        """The connections between these nodes and all others are reset."""
+        for agent in self.world.agents:
+            for process in agent.children.values():
+                m = process.membership
+                if process.alive and m.peers and len({p.agent.index in side for p in m.peers}) > 1:
+                    self._cut.add(m.key)
+                    self._break(m, False)
+
     def _break(self, m: Membership, in_order: bool) -> None:
         w = self.world
         for peer in m.peers:
@@ -127,7 +151,8 @@ class Fabric:
     def ask_state(self, receiver: RankProcess, source: str, generation: int) -> Request:
         request = Request(receiver, generation)
         giver = next((p for a in self.world.agents for p in a.children.values() if p.serve == source), None)
-        if giver is None or not giver.alive:
+        here = receiver.agent.index
+        if giver is None or not giver.alive or not self.world.network.reaches(here, giver.agent.index, "ranks"):
             self.world.after(self.world.lag(0.005), self._fail, request)
         else:
             giver.requests.append(request)
@@ -151,7 +176,8 @@ class Fabric:
     def _served(self, source: RankProcess, request: Request, before: int) -> None:
         if request.failed or not request.receiver.alive:
             return
-        if not source.alive or source.stopped:
+        here, there = source.agent.index, request.receiver.agent.index
+        if not source.alive or source.stopped or not self.world.network.reaches(here, there, "ranks"):
             self._fail(request)
             return
         self.world.promises.on_transfer(source, request, before)

@@ -13,13 +13,15 @@ from typing import Any
 
 import msgspec
 
+from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic, Asker, Effect
 from onward.core import recovery
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
+from onward.core.membership import Electorate, Member, Outlook, Places, Vote, vote
 from onward.manager import logic as manager_logic
 from onward.manager.logic import ManagerLogic
-from onward.wire.messages import Form, Orders, StoreReply, StoreRequest
+from onward.wire.messages import Form, KeepSlot, Orders, StoreReply, StoreRequest
 
 from .ranks import RankProcess
 from .transaction import Transaction
@@ -30,6 +32,7 @@ class Mutant:
     name: str
     what: str
     places: tuple[tuple[Any, str, Any], ...]  # (owner, attribute, replacement)
+    nodes: int = 1  # with fewer it makes no difference
 
 
 @contextlib.contextmanager
@@ -96,6 +99,51 @@ def _nothing_taken_back(copies: Sequence[Copy]) -> Agreement | NoAgreement:
     return replace(outcome, parts={r: Part.KEEP if p is Part.UNDO else p for r, p in outcome.parts.items()})
 
 
+# ---------------------------------------------------------------------------------------------------- several nodes
+
+
+def _half_is_enough(electorates: Sequence[Electorate], outlook: Outlook) -> Vote:
+    halves = [2 * sum(m.id in outlook.following for m in e.members) >= len(e.members) for e in electorates]
+    return Vote(all(halves), "NoQuorum")
+
+
+def _tie_broken_anywhere(electorates: Sequence[Electorate], outlook: Outlook) -> Vote:
+    first = [next((m.id for m in e.members if m.id in outlook.following), "") for e in electorates]
+    return vote([replace(e, seat=seat) for e, seat in zip(electorates, first, strict=True)], outlook)
+
+
+def _silence_is_death(electorates: Sequence[Electorate], outlook: Outlook) -> Vote:
+    gone = {m.id for e in electorates for m in e.members if m.id not in outlook.following}
+    return vote(electorates, replace(outlook, gone=outlook.gone | gone))
+
+
+def _anybody_fills(places: Places, here: Sequence[Member], starting: bool = False) -> Places:
+    rest = [m for m in here if not (starting and m.standby)]
+    return tuple(holder if holder is not None or not rest else rest.pop(0) for holder in places)
+
+
+def _any_slot(self: Keeper, m: KeepSlot) -> bool:
+    r = self._of(m.rank, m.attempt)
+    if r is not None:
+        r.slots.pop(1 - m.index, None)
+        r.slots[m.index] = (m.step, m.data)
+    return r is not None
+
+
+def _stays_in_place(self: AgentLogic, node: int) -> list[Effect]:
+    self.node = node
+    self.current.clear()
+    return []
+
+
+def _any_term(self: AgentLogic, orders: Orders) -> bool:
+    return orders.term >= self.term
+
+
+def _nobody_is_silent(self: ManagerLogic, m: Member, now: float) -> bool:
+    return True
+
+
 # ---------------------------------------------------------------------------------------------------- the rest
 
 
@@ -141,8 +189,8 @@ def _only_when_receiving(self: RankProcess, form: Form) -> bool:
     return form.part == "receive" and form.step > self.tx.begun
 
 
-def _mutant(name: str, what: str, *places: tuple[Any, str, Any]) -> Mutant:
-    return Mutant(name, what, places)
+def _mutant(name: str, what: str, *places: tuple[Any, str, Any], nodes: int = 1) -> Mutant:
+    return Mutant(name, what, places, nodes)
 
 
 MUTANTS = (
@@ -185,4 +233,38 @@ MUTANTS = (
         "a rank that was given the state in a try that failed does not run what follows its last block",
         (RankProcess, "_must_show", _only_when_receiving),
     ),
+    _mutant(
+        "half is enough",
+        "half of the votes count as a majority",
+        (recovery, "vote", _half_is_enough),
+        (manager_logic, "vote", _half_is_enough),
+        nodes=2,
+    ),
+    _mutant(
+        "tie broken anywhere",
+        "the casting vote belongs to whoever is there, not to the agent that hosted the manager",
+        (recovery, "vote", _tie_broken_anywhere),
+        (manager_logic, "vote", _tie_broken_anywhere),
+        nodes=2,
+    ),
+    _mutant(
+        "silence is death",
+        "who does not answer is not counted",
+        (recovery, "vote", _silence_is_death),
+        (manager_logic, "vote", _silence_is_death),
+        nodes=2,
+    ),
+    _mutant("old votes", "an agent that has fallen silent still votes", (ManagerLogic, "_is_here", _nobody_is_silent)),
+    _mutant(
+        "place given twice",
+        "who holds a place is given another",
+        (recovery, "fill", _anybody_fills),
+        (manager_logic, "fill", _anybody_fills),
+        nodes=2,
+    ),
+    _mutant("any slot", "local state of another generation replaces what is kept", (Keeper, "keep_slot", _any_slot)),
+    _mutant(
+        "stays in place", "an agent without a place keeps its ranks", (AgentLogic, "_move", _stays_in_place), nodes=2
+    ),
+    _mutant("two managers in a term", "an agent follows any manager", (AgentLogic, "_may_follow", _any_term)),
 )

@@ -8,21 +8,23 @@ from onward.agent.logic import StartProcess
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant
 from onward.core.facts import Scope, Stage
+from onward.core.membership import Outlook, index_of, vote
 from onward.core.policy import Policy
-from onward.core.recovery import IDENTICAL_LIMIT, Job, Phase
+from onward.core.recovery import IDENTICAL_LIMIT, OVER, Job, Phase
 from onward.wire.messages import Form, Orders, StoreRequest
 
 from .fabric import Op, Request, mix
-from .scenario import CONTROL
+from .scenario import CONTROL, NODES
 from .transaction import HALF, first_local, first_shared
 
 if TYPE_CHECKING:
+    from .managers import SimManager
     from .ranks import RankProcess
     from .shells import SimAgent
     from .world import World
 
 
-SLOWING = ("stop", "hang", "pause-process", "start-fails", "leave", *CONTROL)
+SLOWING = ("stop", "hang", "pause-process", "start-fails", "leave", *CONTROL, *NODES)
 
 
 class Broken(AssertionError):
@@ -43,8 +45,15 @@ class Promises:
         self._job: Job | None = None
         self._restarts = 0  # most that any agent has been told of
         self._started: dict[int, int] = {}  # rank -> highest incarnation really started
-        self._accepted: dict[int, tuple[int, int]] = {}  # node -> (term, generation)
+        self._accepted: dict[int, tuple[int, int]] = {}  # agent -> (term, generation)
+        self._followed: dict[tuple[int, int], str] = {}  # (agent, term) -> seat of the manager
+        self._past_pausing: dict[int, tuple[Any, ...]] = {}  # generation -> who forms it, and how
+        self._ran: tuple[int, int] = (0, 0)  # newest (generation, term) that any manager has let run
         self._formed = 0  # highest generation that any rank has formed
+        self._members_of: dict[tuple[int, int], RankProcess] = {}  # (generation, rank) -> who formed it
+        self.given_up: set[str] = set()  # agents that found no manager for long
+        self._excused: set[int] = set()  # were cut off when others ended
+        self._verdicts: dict[int, tuple[int, int | None]] = {}  # agent -> (term, exit code) when it ended
         self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
         self._kept = -1  # step that was saved when everybody was last started again
         self._good_ends: dict[int, set[int]] = {}  # attempt -> ranks that ended well
@@ -106,20 +115,39 @@ class Promises:
         """`p` tells its user that step k counts."""
         self._touched.append(p)
         if p.membership.generation < self._formed:
-            self._broken(
-                1, f"{p} commits step {k} in generation {p.membership.generation}, others are in {self._formed}"
-            )
+            self._check_late_commit(p, k)
         if p.committed > k:
             self._broken(2, f"{p} commits step {k} a second time")
         if k > max(p.committed, p.received):
             self._broken(2, f"{p} commits step {k}, the last one was {p.committed - 1}")
-        for agent in self.world.agents:
-            for (rank, attempt), slots in agent.slots.items():
-                if attempt == p.attempt and max(step for step, _ in slots) < k + 1:
-                    self._broken(2, f"{p} commits step {k} while the local state of rank {rank} is not safe")
+        for peer in p.membership.peers:
+            if max(step for step, _ in peer.tx.slots) < k + 1:
+                self._broken(2, f"{p} commits step {k} while the local state of rank {peer.rank} is not safe")
+            self._check_kept(p, peer, k + 1)
         self._check_state(p, f"committing step {k}")
         done = self._attempt_committed.get(p.attempt, 0)
         self._attempt_committed[p.attempt] = max(done, k + 1)
+
+    def _check_late_commit(self, p: RankProcess, k: int) -> None:
+        """Behind a cut a rank may still say what had been decided: all had entered the last collective of that step."""
+        stale = self.world.agent_of(p.rank) is not p.agent and any(f.kind in NODES for f in self.world.fired)
+        if stale and k < self._attempt_committed.get(p.attempt, 0) + 1:
+            return
+        self._broken(1, f"{p} commits step {k} in generation {p.membership.generation}, others are in {self._formed}")
+
+    def _check_kept(self, p: RankProcess, peer: RankProcess, step: int) -> None:
+        """Where another node is to keep local state, it has it, unless it was gone or cut off."""
+        keeper = peer.keeper
+        if keeper is None or not keeper.running or not peer.alive or not peer.agent.running:
+            return
+        same = peer.membership.generation == p.membership.generation and not peer.is_spare
+        kept = keeper.logic.keeper.steps().get(peer.rank, ())
+        if same and step not in kept and not self._superseded(peer):
+            self._broken(2, f"{p} commits step {step - 1} while {keeper} has no copy of rank {peer.rank}")
+
+    def _superseded(self, p: RankProcess) -> bool:
+        """Somebody else has its rank now: what it still sends is refused."""
+        return p.membership.generation < self._formed
 
     def on_arrive(self, p: RankProcess, form: Form) -> None:
         """`p` is told how to go on: what it had told its user must not be taken back."""
@@ -164,9 +192,22 @@ class Promises:
                 1, f"the store of generation {q.generation} answers in generation {agent.logic.orders.generation}"
             )
 
+    def on_replay(self, p: RankProcess, log: list[bytes]) -> None:
+        """A replacement is told what came out of the collectives before the first step."""
+        want = 0
+        for _ in range(self.world.scenario.world_size):
+            want = mix(want, mix(first_shared(), 0))
+        if log and log[0] and log[0] != str(want).encode():
+            self._broken(2, f"{p} is told another result of a collective in set-up")
+        if not (log and log[0]) and not any(f.kind in NODES for f in self.world.fired):
+            self._broken(2, f"{p} is not told the result of a collective in set-up")
+
     def on_report(self, p: RankProcess, stage: Stage, generation: int) -> None:
         if stage is Stage.FORMED:
             self._formed = max(self._formed, generation)
+            other = self._members_of.setdefault((generation, p.rank), p)
+            if other is not p:
+                self._broken(1, f"{p} and {other} are both members of generation {generation}")
         elif stage is Stage.PAUSED and not self._rank_faults():
             self._broken(5, f"{p} was paused although nothing happened to any rank")
 
@@ -186,19 +227,42 @@ class Promises:
 
     # ------------------------------------------------------------------------------------------ 6 and 2: the manager
 
-    def on_start(self, e: StartProcess) -> None:
-        if e.incarnation:
+    def on_start(self, agent: SimAgent, e: StartProcess) -> None:
+        if e.incarnation and (self._job is None or agent.logic.term >= self._job.term):
             self._started[e.rank] = max(e.incarnation, self._started.get(e.rank, 0))
 
     def on_orders(self, agent: SimAgent, orders: Orders) -> None:
         """An agent follows these orders."""
-        last = self._accepted.get(agent.node, (0, 0))
+        last = self._accepted.get(agent.index, (0, 0))
         now = (orders.term, orders.generation)
         if orders.term < last[0] or orders.generation < last[1]:
-            self._broken(1, f"node {agent.node} followed {last} and now follows the older {now}")
-        self._accepted[agent.node] = now
+            self._broken(1, f"{agent} followed {last} and now follows the older {now}")
+        self._accepted[agent.index] = now
+        seat = self._followed.setdefault((agent.index, orders.term), orders.seat)
+        if seat != orders.seat:
+            self._broken(1, f"{agent} follows {orders.seat} and {seat}, both of term {orders.term}")
+        if orders.node < 0 and any(p.alive and not p.killed for p in agent.logic.processes.values()):
+            self._broken(1, f"{agent} has no place and keeps its ranks")
 
-    def on_job(self, job: Job) -> None:
+    def on_any_job(self, manager: SimManager, job: Job) -> None:
+        """A manager changed its mind, in office or behind a cut."""
+        held = [m.id for m in job.places if m is not None]
+        if len(set(held)) < len(held):
+            self._broken(1, f"{manager} gives two places to one agent: {held}")
+        news = manager.decided != (job.phase, job.generation)
+        manager.decided = (job.phase, job.generation)
+        if not manager.logic._granted or not news:
+            return  # nobody does yet what it says, or all know it
+        if job.phase is Phase.FORMING:
+            how = (tuple(held), job.incarnations, job.agreement)
+            if self._past_pausing.setdefault(job.generation, how) != how:
+                self._broken(1, f"{manager} forms generation {job.generation} another way than somebody else has")
+        if job.phase is Phase.RUNNING:
+            if (job.generation, job.term) < self._ran:
+                self._broken(1, f"{manager} runs generation {job.generation}, {self._ran} (generation, term) had run")
+            self._ran = (job.generation, job.term)
+
+    def on_job(self, manager: SimManager, job: Job) -> None:
         """The manager in office changed its mind."""
         old, self._job = self._job, job
         if old is None:
@@ -207,7 +271,7 @@ class Promises:
             self._broken(1, f"a manager of term {job.term} is in office after one of term {old.term}")
         if job.term == old.term:
             self._on_change(old, job)
-        elif job.restarts_used < self._spent():
+        elif job.restarts_used + job.moved < self._spent():
             self._broken(6, f"a new manager counts {job.restarts_used} restarts, {self._spent()} were spent")
         spent = job.attempt + sum(i - 1 - job.attempt for i in job.incarnations)
         if job.restarts_used + job.moved != spent:
@@ -278,8 +342,15 @@ class Promises:
             at, clean, undo = p.tx.standing()
             if (at == step and clean) or (undo and at - 1 == step):
                 return True
-        slots = self.world.agent_of(rank).slots.get((rank, job.attempt), [])
-        return any(kept == step for kept, _ in slots)
+        home = self.world.agent_of(rank)
+        if home is None:
+            return False
+        own = [kept for kept, _ in home.slots.get((rank, job.attempt), [])] if home.running else []
+        return step in own or any(a.running and step in self._kept_of(a, rank, job) for a in self.world.agents)
+
+    def _kept_of(self, agent: SimAgent, rank: int, job: Job) -> list[int]:
+        kept = agent.logic.keeper.of(rank, job.attempt)
+        return [int(data.split()[0]) for data in kept.slots.values()]
 
     def _check_restart(self, old: Job) -> None:
         """Everybody starts again: only right when nothing could be kept, or nothing is allowed to be."""
@@ -287,15 +358,19 @@ class Promises:
             return
         s = self.world.scenario
         why = self._last_why()
+        judged = " ".join(old.incident.why) if old.incident is not None else ""
         if any(p.scope is Scope.SETUP for p in self._members(old)):
             return
-        if set(s.policies) != {Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.EXIT} and "configured" in why:
+        all_policies = {Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER} <= set(s.policies)
+        if not all_policies and "configured" in judged + why:
             return
         if "process restarts is used up" in why and s.max_restarts < 100:
             return
         if "times with no progress" in why and len(self.world.fired) >= IDENTICAL_LIMIT:
             return
         if "did not come up" in why and any(p.stand_in and p.stuck for p in self._members(old)):
+            return
+        if "no node took the place" in why or self._cut_lately():
             return
         left = self._complete_copy(old)
         if left >= 0 and left <= self._newest_saved(old.world_size):
@@ -308,10 +383,18 @@ class Promises:
 
     def _newest_saved(self, world_size: int) -> int:
         """The newest step that every rank could load now."""
-        agents = [self.world.agent_of(r) for r in range(world_size)]
+        found = [self.world.agent_of(r) for r in range(world_size)]
+        agents = [a for a in found if a is not None and a.running]
+        if len(agents) < world_size:
+            return -1
         whole = {s for r, a in enumerate(agents) for s in a.loadable(r)}
         each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in enumerate(agents)]
         return max(set.intersection(whole, *each), default=-1)
+
+    def _cut_lately(self) -> bool:
+        """Who is behind a cut, or has just come back, may hold what nobody else knows of."""
+        cuts = [f for f in self.world.fired if f.kind == "cut"]
+        return bool(cuts) and self.world.now < self.world.last_trouble + 20.0
 
     def _slow(self) -> bool:
         return any(f.kind in SLOWING for f in self.world.fired)
@@ -342,7 +425,15 @@ class Promises:
             return
         if "same error" in job.reason and sum(f.kind == "raise-once" for f in fired) >= 2:
             return
+        if ("NoQuorum" in job.reason and self._may_lack_quorum()) or self._cut_lately():
+            return
+        if "no node took the place" in job.reason and any(f.kind in NODES for f in fired):
+            return
         self._broken(3, f"the job failed although it need not have: {job.reason}")
+
+    def _may_lack_quorum(self) -> bool:
+        """Where nobody can tell the dead from the silent, half of the nodes are not enough."""
+        return any(f.kind in NODES for f in self.world.fired)
 
     # ------------------------------------------------------------------------------------------ 3: every fault ends
 
@@ -354,15 +445,46 @@ class Promises:
         )
         self._broken(3, f"no end {w.now - w.last_trouble:.0f} s after the last fault, phase {phase}; {ranks}")
 
+    def on_done(self, agent: SimAgent, orders: Orders) -> None:
+        self._verdicts[agent.index] = (orders.term, orders.exit_code)
+        cut_off = [a.index for a in self.world.agents if self.world.network.crossed(a.index, agent.index)]
+        places = self._job.places if self._job is not None else ()
+        replaced = [a.index for a in self.world.agents if places and index_of(places, a.member.id) < 0]
+        if not self._excused:
+            self._excused.update(cut_off, replaced, {-1})  # the word need not reach them before all others are gone
+
+    def on_given_up(self, agent: SimAgent) -> None:
+        """Right where those who could decide are gone for good, or where the job has ended without this agent."""
+        w, job = self.world, self._job
+        if agent.logic.record:
+            self.given_up.add(agent.member.id)
+        over = job is not None and job.phase in OVER  # it came too late
+        if not over and not any(f.kind in NODES for f in w.fired):
+            self._broken(3, f"{agent} finds no manager although no node was lost or cut off")
+        if job is None or over or self._cut_lately() or not agent.logic.record:
+            return
+        # Who has never been told anything knows of no other door than the first.
+        there = frozenset(a.member.id for a in w.agents if a.running and a.logic.record) | self.given_up
+        if vote(job.voters, Outlook(following=there)).enough:
+            self._broken(3, f"{agent} finds no manager although a majority is there")
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in the eyes of those who were there to the last."""
+        codes = {code for agent, (_, code) in self._verdicts.items() if agent not in self._excused}
+        if codes:
+            return "Succeeded" if codes == {0} else "Failed"
+        return "NoQuorum" if self.given_up else "Lost"  # with all its nodes
+
     def at_the_end(self) -> None:
         w, s = self.world, self.world.scenario
-        codes = {a.logic.orders.exit_code for a in w.agents if a.logic.orders is not None}
-        if len(codes) != 1:
-            self._broken(3, f"agents ended with different verdicts: {codes}")
+        codes = {code for agent, (_, code) in self._verdicts.items() if agent not in self._excused}
+        if len(codes) > 1:
+            self._broken(3, f"agents ended with different verdicts: {self._verdicts}")
         left = any(f.kind == "leave" for f in w.fired)  # who leaves with exit code 0 says himself that he is done
         if codes == {0} and s.library and not left:
             attempt = max(self._good_ends, default=-1)
             if self._good_ends.get(attempt) != set(range(s.world_size)):
                 self._broken(2, "the job succeeded although not every rank came to its end")
-        if s.control_only and codes != {0}:
+        if s.control_only and self.ending != "Succeeded":
             self._broken(5, "nothing happened to any rank, yet the job failed")

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from onward.agent.logic import Process
 from onward.core.facts import FaultReport, Scope, Stage
-from onward.wire.messages import Copied, Form, Hello, RankOrder, Report, StoreReply, StoreRequest, Welcome
+from onward.wire.messages import (
+    Copied,
+    Form,
+    Hello,
+    KeepSlot,
+    RankOrder,
+    Recorded,
+    Report,
+    StoreReply,
+    StoreRequest,
+    Welcome,
+)
 
 from .fabric import Op, Request, mix
 from .transaction import Transaction
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
     from .world import World
 
 FETCH_S = 2.0  # how long a receiver waits for its source
+PARTNER_S = 0.5  # how long an agent that keeps our local state is waited for
 Thread = Generator[Any, None, Any]
 _SEQUENCE = {"start": 0, "pause": 1, "save": 2, "form": 3, "run": 4, "finish": 5, "stop": 6}
 
@@ -95,7 +107,7 @@ class RankProcess:
         self._known = process  # only for who we are now: a spare may be promoted
         self.number, self.rank, self.attempt = process.number, process.rank, process.attempt
         self.stand_in = process.stand_in
-        self.serve = f"{agent.node}|{self.number}"
+        self.serve = f"{agent.index}|{self.number}"
         self.alive, self.stopped = True, False
         self.page = Page()
         self.membership = Membership(0)
@@ -126,9 +138,11 @@ class RankProcess:
         self._inbox: list[Any] = []
         self._sent_until = 0.0
         self._step_started = 0.0
+        self._partner: SimAgent | None = None  # the agent that keeps a copy of our local state
+        self._partner_generation = 0
 
     def __str__(self) -> str:
-        return f"rank {self.rank} (process {self.agent.node}.{self.number})"
+        return f"rank {self.rank} (process {self.agent.index}.{self.number})"
 
     @property
     def is_spare(self) -> bool:
@@ -243,6 +257,10 @@ class RankProcess:
             case "kill" | "exit" | "leave":
                 self.die({"kill": -9, "exit": 3, "leave": 0}[fault.kind])
                 raise Killed
+            case "kill-node":
+                self.agent.die()
+                self.die(-9)
+                raise Killed
             case "hang":
                 raise Hung
             case "stop":
@@ -333,6 +351,48 @@ class RankProcess:
         at = 1e6 + self.world.now
         return FaultReport(kind, self.rank, self.incarnation, self.tx.step, text, retryable=retryable, at=at)
 
+    # ------------------------------------------------------------------------------------------ partner
+
+    def _choose_partner(self, peer: str, generation: int) -> None:
+        self._partner = next((a for a in self.world.agents if peer and a.member.peer == peer), None)
+        self._partner_generation = generation
+
+    @property
+    def keeper(self) -> SimAgent | None:
+        """Who keeps our local state as far as we know; None until the next generation when it was once not there."""
+        return self._partner
+
+    def _share(self, step: int) -> Thread:
+        """Whoever keeps our copy from now on may be another than before."""
+        kept, value = self.tx.slots[step % 2]
+        if kept == step:
+            yield from self.keep_elsewhere(step, value)
+
+    def keep_elsewhere(self, step: int, local: int) -> Thread:
+        """`onward/train/partner.py`: returns when the copy is safe, or when there is nobody to keep it."""
+        w, partner = self.world, self._partner
+        if partner is None:
+            return
+        message = KeepSlot(
+            attempt=self.attempt,
+            rank=self.rank,
+            generation=self._partner_generation,
+            index=step % 2,
+            step=step,
+            data=f"{step} {local}".encode(),
+        )
+        if not w.network.reaches(self.agent.index, partner.index, "peers"):
+            yield PARTNER_S
+            self._partner = None
+            return
+        yield w.lag(0.002)
+        self.at("keeping")
+        if partner.running:
+            partner.keep_for(message)
+            yield w.lag(0.002)
+        if not partner.running:
+            self._partner = None
+
     # ------------------------------------------------------------------------------------------ the script
 
     def _run(self) -> Thread:
@@ -350,9 +410,12 @@ class RankProcess:
         yield from self._join_first()
         yield w.rng.random() * s.setup_s
         self.at("setup")
-        if s.setup_collective and not self._spare:
+        if s.setup_collective and self._spare:
+            w.promises.on_replay(self, self._welcome.log)
+        elif s.setup_collective:
             try:
-                yield from self._collective(mix(self.tx.shared, 0))
+                result = yield from self._collective(mix(self.tx.shared, 0))
+                self.send(Recorded(scope="setup", index=0, data=str(result).encode()))
             except Unwound:
                 yield from self._fail_outside("a collective in set-up failed")
         yield from self._loop(s.steps)
@@ -374,6 +437,8 @@ class RankProcess:
             return
         order = yield from self._wait_order(lambda o: o.want in ("form", "run"))
         self.at("join")
+        if order.form is not None:
+            self._choose_partner(order.form.partner, order.generation)
         try:
             yield from self._open(order.generation)
         except (NotJoined, Interrupted):
@@ -725,8 +790,10 @@ class RankProcess:
         try:
             self.at("open")
             yield from self._open(order.generation)
+            self._choose_partner(form.partner, order.generation)
             self.page.launched = 0
             yield from self._arrive(form, order.generation)
+            yield from self._share(form.step)
             if form.between and form.part != "load":
                 yield from self._level(order.generation, form.part == "receive" and self.tx.begun >= form.step)
         except (NotJoined, Interrupted) as e:
@@ -753,7 +820,7 @@ class RankProcess:
         """Meet the others through the generation's store and connect to them."""
         w = self.world
         m = self.membership = Membership(generation)
-        mine = f"{self.agent.node}.{self.number}"
+        mine = f"{self.agent.index}.{self.number}"
         yield from self._store(generation, "set", f"{generation}/{self.rank}", value=mine.encode())
         names = []
         for r in range(w.scenario.world_size):
@@ -763,9 +830,9 @@ class RankProcess:
         self.at("connect")
         m.key = (generation, *names)
         for name in names:
-            node, number = map(int, name.split("."))
-            peer = w.agents[node].children.get(number)
-            if peer is None or not peer.alive:
+            index, number = map(int, name.split("."))
+            peer = w.agents[index].children.get(number)
+            if peer is None or not peer.alive or not w.network.reaches(self.agent.index, index, "ranks"):
                 raise NotJoined(f"connection to process {name} refused")
             m.peers.append(peer)
         w.promises.on_joined(self)

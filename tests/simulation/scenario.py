@@ -18,6 +18,8 @@ OTHER_POINTS = ("boot", "setup", "join", "joined", "first", "done", "finish", "t
 
 DEADLY = ("kill", "exit", "stop", "hang", "leave")
 RAISED = ("raise-communication", "raise-memory", "raise-once")
+NODES = ("kill-node", "cut")
+LINKS = ("all", "managers", "peers")
 CONTROL = ("manager-kill", "manager-usurp", "partition", "silence")
 
 
@@ -35,7 +37,10 @@ class Fault:
     nth: int = 1  # which time the job enters it
     delay_s: float = 0.0
     for_s: float = 0.0
-    node: int = 0
+    node: int = 0  # which agent
+    other: int = -1  # one that is on the same side of a cut
+    links: str = "all"  # that are cut: all, managers or peers
+    silent: bool = False  # nobody is told of the cut
     journal: str = "kept"  # what a new manager finds: kept, torn (the last record is missing), lost
     always: bool = False  # a bug in the script: fires every time
     fired: int = 0
@@ -77,6 +82,10 @@ class Scenario:
     slow_network: bool = False
     save_every: int = 0  # checkpoints
     disk_full: bool = False
+    standbys: tuple[float, ...] = ()  # when each agent that only replaces others comes
+    any_place: bool = False  # agents are not told which place to take
+    arbiter: bool = True  # all on one kernel, which knows who is dead
+    fail_stop_s: float = 0.0  # the user's word that after so long silence is death
 
     @property
     def control_only(self) -> bool:
@@ -91,8 +100,8 @@ class Scenario:
 
 def draw(rng: Random) -> Scenario:
     """A scenario at random."""
-    nodes = rng.choices((1, 2, 3), (72, 24, 4))[0]
-    world = nodes * rng.choice((1, 2) if nodes > 1 else (2, 2, 3, 4))
+    nodes = rng.choices((1, 2, 3, 4), (66, 18, 11, 5))[0]
+    world = nodes * (rng.choice((2, 2, 3, 4)) if nodes == 1 else rng.choice((1, 2)) if nodes < 4 else 1)
     steps = rng.randint(5, 10)
     hostile = rng.random() < 0.25
     s = Scenario(
@@ -108,7 +117,7 @@ def draw(rng: Random) -> Scenario:
         noise=rng.random() < 0.2,
         late_collective=rng.random() < 0.1,
         setup_collective=rng.random() < 0.3,
-        eval_every=rng.choice((0, 0, 0, 0, 1, 3)),
+        eval_every=rng.choice((0, 0, 0, 1, 1, 3)),
         eval_section=rng.random() < 0.3,
         final_collective=rng.random() < 0.1,
         resets=rng.random() < 0.75,
@@ -122,6 +131,8 @@ def draw(rng: Random) -> Scenario:
         save_every=rng.choice((0, 0, 2, 3)),
         disk_full=rng.random() < 0.05,
     )
+    if nodes > 1:
+        _several_nodes(rng, s)
     if rng.random() < 0.35:
         s.faults = _faults_on_faults(rng, s)
     else:
@@ -133,6 +144,9 @@ def draw(rng: Random) -> Scenario:
         s.faults.append(twin)  # the same thing, at the same moment, to its neighbour
     if rng.random() < 0.25:
         s.faults.append(_control_fault(rng, s))
+    if nodes > 1 and rng.random() < 0.65:
+        s.faults = s.faults[: rng.choice((0, 1, 1, 2))]
+        s.faults += [_node_fault(rng, s) for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))]
     hanging = [f for f in s.faults if f.kind == "hang"]
     alone = s.eval_section or any(f.kind == "leave" for f in s.faults)
     for fault in hanging if alone else hanging[1:]:
@@ -141,6 +155,37 @@ def draw(rng: Random) -> Scenario:
         for fault in s.faults:
             fault.kind = "kill" if fault.kind in ("stop", "hang") else fault.kind  # nothing shows that these live
     return s
+
+
+def _several_nodes(rng: Random, s: Scenario) -> None:
+    s.standbys = tuple(rng.choice((0.0, 0.0, rng.uniform(0.5, 5.0))) for _ in range(rng.choice((0, 1, 1, 2, 2))))
+    s.any_place = rng.random() < 0.2
+    s.arbiter = rng.random() < 0.45
+    s.fail_stop_s = 6.0 if not s.arbiter and rng.random() < 0.3 else 0.0
+    if rng.random() < 0.75:
+        s.policies = tuple(p for p in Policy if p in s.policies or p in (Policy.RECOVER_IN_PLACE, Policy.RECOVER))
+
+
+def _node_fault(rng: Random, s: Scenario) -> Fault:
+    """A node is lost, or only cannot be reached for a while."""
+    everybody = s.nodes + len(s.standbys)
+    node = rng.randrange(everybody if rng.random() < 0.2 else s.nodes)
+    fault = Fault("kill-node", node=node)
+    if rng.random() < 0.6 and not s.arbiter:  # who shares a kernel shares its network: nothing to cut
+        shorter = (0.3, 1.0, 2.0)  # than what the user has declared to be death
+        fault.kind, fault.links = "cut", rng.choices(LINKS, (6, 3, 1))[0]
+        fault.for_s = rng.choice(shorter) if s.fail_stop_s else rng.choice((*shorter, 4.5, 7.0))
+        fault.silent = rng.random() < 0.5
+        fault.other = rng.choice((-1, -1, -1, (node + 1) % everybody))
+    elif rng.random() < 0.35:
+        point = rng.choice((*STEP_POINTS, *RECOVERY_POINTS, "keeping", "join", "ready", "done", "finish"))
+        return Fault("kill-node", rng.randrange(s.world_size), point, rng.choice((-1, rng.randrange(s.steps))), node=-1)
+    if rng.random() < 0.5:
+        fault.at = rng.uniform(0.0, 2.0)
+    else:
+        fault.phase = rng.choice(("Starting", "Pausing", "Pausing", "Saving", "Forming", "Running", "Finishing"))
+        fault.delay_s = rng.choice((0.0, 0.002, 0.01, 0.05, 0.3))
+    return fault
 
 
 def _faults_on_faults(rng: Random, s: Scenario) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""What `agent/launcher.py` and `manager/server.py` do around the production logic, over a simulated network."""
+"""What `agent/launcher.py` and `agent/peers.py` do around the production logic, over a simulated network."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from onward.agent.saving import DropPart, PublishCheckpoint, WriteCheckpoint
 from onward.core.checkpoints import SavedFile
 from onward.core.facts import Progress
 from onward.core.membership import Member
-from onward.manager.logic import ManagerLogic
-from onward.wire.messages import AgentFacts, Note, Orders, PeerReply, PeerStore, StoreReply, StoreRequest
+from onward.wire.messages import KeepSlot, Orders, PeerReply, PeerStore, StoreReply, StoreRequest
 
+from .managers import Hosting
+from .offices import SimOffice
 from .ranks import RankProcess
 
 if TYPE_CHECKING:
@@ -32,112 +33,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.05
 FACTS_S = 0.1
-RECONNECT_S = 0.02
-
-
-class Connection:
-    """One connection of an agent to a manager. In order and reliable, unless the scenario is hostile."""
-
-    def __init__(self, world: World, agent: SimAgent, manager: SimManager) -> None:
-        self.world, self.agent, self.manager = world, agent, manager
-        self.open = True
-        self.silent = False
-        self.greeted = False
-        self._free_at = [0.0, 0.0]  # when the last message of each direction arrives
-
-    def send(self, to_manager: bool, message: Any) -> None:
-        w, s = self.world, self.world.scenario
-        if self.silent or (s.loss and w.rng.random() < s.loss):
-            w.note(f"lost: {_name(message)} {'from' if to_manager else 'to'} node {self.agent.node}")
-            return
-        for _ in range(2 if s.duplicates and w.rng.random() < s.duplicates else 1):
-            at = w.now + w.lag(0.04 if s.slow_network else 0.004)
-            if not s.reorder:
-                at = self._free_at[to_manager] = max(at, self._free_at[to_manager])
-            w.after(at - w.now, self._deliver, to_manager, message)
-
-    def _deliver(self, to_manager: bool, message: Any) -> None:
-        if to_manager:
-            if self.manager.alive:
-                self.manager.on_message(self, message)
-        elif self.agent.connection is self or self._is_past(message):
-            self.agent.on_manager(message)
-
-    def _is_past(self, message: Any) -> bool:
-        """An agent reads one connection at a time. What comes late, from a manager before this one, must be refused."""
-        seen = self.agent.logic.orders
-        if seen is None or not isinstance(message, Orders):
-            return False
-        return (message.term, message.version) < (seen.term, seen.version)
-
-    def close(self) -> None:
-        self.open = False
-
-
-class SimManager:
-    """A manager's process. Its clock is its own: it may run on another machine than the last one."""
-
-    def __init__(self, world: World, record: bytes) -> None:
-        self.world = world
-        self.logic = ManagerLogic(world.settings, record)
-        self.alive = True
-        self.offset = world.rng.choice((0.0, 0.0, -5000.0, 5000.0))
-        self._peers: dict[str, Connection] = {}
-        world.after(TICK_S, self._tick)
-
-    @property
-    def clock(self) -> float:
-        return 10_000.0 + self.offset + self.world.now
-
-    def _tick(self) -> None:
-        if self.alive:
-            self.logic.think(self.clock)
-            self._flush()
-            self.world.after(TICK_S, self._tick)
-
-    def on_message(self, connection: Connection, message: AgentFacts) -> None:
-        if not connection.greeted:
-            if not connection.open:
-                return  # hung up before it was read: a server that reads it late finds the end of the connection next
-            connection.greeted = True
-            self.logic.forget(message.agent.id)
-            self._peers[message.agent.id] = connection
-        self.logic.on_facts(message, self.clock)
-        self._flush()
-
-    def _flush(self) -> None:
-        w, logic = self.world, self.logic
-        if logic.changed_job:
-            logic.changed_job = False
-            assert logic.job is not None
-            if w.manager is self:
-                w.journal.append(logic.record())
-                w.promises.on_job(logic.job)
-                w.job_changed(logic.job.phase.value)
-        out, logic.out = logic.out, []
-        for agent, message in out:
-            if w.trace is not None and isinstance(message, Note):
-                w.note(f"manager: {message.text}")
-            if not isinstance(message, Orders):
-                continue
-            for name, connection in self._peers.items():
-                if (agent is None or name == agent) and connection.open:
-                    connection.send(False, message)
-
-    def die(self) -> None:
-        self.alive = False
-        self._hang_up()
-
-    def retire(self) -> None:
-        """Replaced while it still lives and thinks: what it had sent may arrive late."""
-        self.world.old_managers.append(self)
-        self._hang_up()
-        self.world.after(1.0, self.die)
-
-    def _hang_up(self) -> None:
-        for agent in self.world.agents:
-            if agent.connection is not None and agent.connection.manager is self:
-                agent.hang_up()
+LONELY_S = 20.0  # without any manager in office: the deadline for what only a majority may decide
+CONNECT_S = 0.6  # how long another agent is waited for
 
 
 class SimMemory:
@@ -165,28 +62,77 @@ class SimMemory:
 
 
 class SimAgent:
-    """An agent's process: children, their exits, a tick, and the way to the manager."""
+    """An agent's process: children, their exits, a tick, and the ways to the manager and to other agents."""
 
-    def __init__(self, world: World, node: int) -> None:
-        self.world, self.node = world, node
+    def __init__(self, world: World, index: int) -> None:
+        self.world, self.index = world, index
         s = world.scenario
-        local = s.world_size // s.nodes
-        self.member = Member(id=f"agent{node}", peer=f"node{node}|1", wanted=node, nproc=local)
+        local, standby = s.world_size // s.nodes, index >= s.nodes
+        self.member = Member(
+            id=f"agent{index}",
+            host=f"host{index}",
+            peer=f"peer{index}|1",
+            manager=f"door{index}|1",
+            wanted=-1 if standby or s.any_place else index,
+            standby=standby,
+            nproc=local,
+        )
         settings = AgentSettings(member=self.member, local_ranks=local, spares=s.spares)
         self.memory = SimMemory(world)
         self.logic = AgentLogic(settings, lambda p: ("", ""), self._local_steps, self.memory.steps_of, self._begun)
         self.children: dict[int, RankProcess] = {}
         self.slots: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, attempt) -> two slots of (step, value)
         self.begun: dict[tuple[int, int], int] = {}  # (rank, attempt) -> last step begun
-        self.connection: Connection | None = None
-        self.done = False
-        self._cut_until = 0.0
+        self.office = SimOffice(self, "door0|1")
+        self.hosting = Hosting(self)
+        self.alive, self.here, self.done = True, False, False
+        self.placed_until = 0.0  # when it last held a place, or had anything to end
         self._sent_at = -1.0
         self._to_rank: dict[int, float] = {}  # when the last message to a process arrives
+        self._asked: dict[int, set[tuple[int, int]]] = {}  # agent -> (process, request) that it has not answered
 
     def begin(self) -> None:
-        self.world.after(self.world.lag(0.01), self._connect)
+        self.here = True
+        if self.index == 0:
+            self.hosting.start_soon("kept", 0.0)
+        self.world.after(self.world.lag(0.01), self.office.begin)
         self.world.after(TICK_S * self.world.rng.random(), self._tick)
+
+    def __str__(self) -> str:
+        return f"agent {self.index}"
+
+    @property
+    def node(self) -> int:
+        """The place it believes to hold."""
+        return self.logic.node
+
+    @property
+    def running(self) -> bool:
+        """Its process is there."""
+        return self.here and self.alive and not self.done
+
+    @property
+    def there(self) -> bool:
+        """Its process is there, if only for the manager's farewell."""
+        return self.running or (self.hosting.last is not None and self.hosting.last.alive)
+
+    def die(self) -> None:
+        """The node is gone: the agent, its ranks, a manager that it hosts, and all that was in its memory."""
+        if not self.running:
+            return
+        self.world.note(f"{self} is gone")
+        self.alive, self.world.somebody_left = False, True
+        self.office.leave()
+        self.hosting.close(farewell=False)
+        for child in self.children.values():
+            if child.alive:
+                self.world.after(self.world.rng.random() * 0.003, child.die, -9)
+        self._tell_peers()
+
+    def _tell_peers(self) -> None:
+        for other in self.world.agents:
+            if other is not self:
+                self.world.after(self.world.lag(0.004), other.on_peer_lost, self.index)
 
     def _local_steps(self, p: Process) -> tuple[int, ...]:
         return tuple(sorted(step for step, _ in self.slots.get((p.rank, p.attempt), ()) if step >= 0))
@@ -196,37 +142,11 @@ class SimAgent:
 
     # ------------------------------------------------------------------------------------------ manager
 
-    def _connect(self) -> None:
-        w = self.world
-        if self.connection is not None:
-            return
-        if w.manager is None or w.now < self._cut_until:
-            w.after(RECONNECT_S, self._connect)
-            return
-        self.connection = Connection(w, self, w.manager)
-        self._send_facts()
-
-    def hang_up(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
-            self.world.after(RECONNECT_S, self._connect)
-
-    def cut_off(self, for_s: float, silent: bool) -> None:
-        """No way to the manager for a while. Silent: the connection looks alive until it is given up."""
-        self._cut_until = self.world.now + for_s
-        if not silent:
-            self.hang_up()
-        elif self.connection is not None:
-            self.connection.silent = True
-            self.world.after(for_s, self._give_up, self.connection)
-
-    def _give_up(self, connection: Connection) -> None:
-        if self.connection is connection:
-            self.hang_up()
-
     def on_manager(self, message: Any) -> None:
-        if isinstance(message, Orders) and not self.done:
+        if not self.running:
+            return
+        self.office.on_message(message)
+        if isinstance(message, Orders):
             w = self.world
             before = self.logic.dropped
             effects = self.logic.on_orders(message)
@@ -235,17 +155,20 @@ class SimAgent:
                 wants = ",".join(f"{o.rank}.{o.incarnation}:{o.want}" for o in message.ranks)
                 what = "takes" if taken else "drops"
                 w.note(
-                    f"node {self.node} {what} orders t{message.term} v{message.version} g{message.generation} {wants}"
+                    f"{self} {what} orders t{message.term} v{message.version} g{message.generation}"
+                    f" {message.phase} node {message.node} {wants}"
                 )
             if taken:
                 w.promises.on_orders(self, message)
             self.apply(effects)
             self._check_end()
 
-    def _send_facts(self) -> None:
-        if self.connection is not None:
+    def send_facts(self) -> None:
+        connection = self.office.connection
+        if connection is not None and connection.manager is not None:
             self._sent_at = self.world.now
-            self.connection.send(True, self.logic.facts(self.world.now))
+            self.logic.lonely_s = self.office.lonely_s
+            connection.send(True, self.logic.facts(self.world.now))
 
     # ------------------------------------------------------------------------------------------ ranks
 
@@ -254,36 +177,113 @@ class SimAgent:
         for effect in effects:
             match effect:
                 case StartProcess():
-                    w.note(f"node {self.node} starts {effect}")
-                    w.promises.on_start(effect)
-                    w.after(w.lag(0.02), self._start, effect)
+                    w.note(f"{self} starts {effect}")
+                    w.promises.on_start(self, effect)
+                    w.after(w.lag(0.02), self._fetch_and_start, effect)
                 case KillProcess():
                     self._kill(effect)
                 case SendRank():
                     self.to_rank(effect.process, effect.message)
                 case SendPeer():
-                    peer = next(a for a in w.agents if a.member.peer == effect.peer)
-                    w.after(w.lag(0.002), peer.on_peer, self.member.id, effect.message)
+                    self._send_peer(next(a for a in w.agents if a.member.peer == effect.peer), effect.message)
                 case AnswerPeer():
-                    peer = next(a for a in w.agents if a.member.id == effect.agent)
-                    w.after(w.lag(0.002), peer.on_peer, self.member.id, effect.message)
+                    self._to_peer(w.by_id[effect.agent], effect.message)
                 case Say():
-                    w.note(f"node {self.node}: {effect.text}")
+                    w.note(f"{self}: {effect.text}")
                 case WriteCheckpoint():
-                    w.note(f"node {self.node} writes {effect}")
+                    w.note(f"{self} writes {effect}")
                     w.after(w.lag(0.03), self._write, effect)
                 case PublishCheckpoint():
                     w.after(w.lag(0.005), self._publish, effect)
                 case DropPart():
                     w.unfinished.pop((effect.step, effect.generation, self.node), None)
         if self.logic.changed:
-            self._send_facts()
+            self.send_facts()
+
+    # ------------------------------------------------------------------------------------------ other agents
+
+    def _send_peer(self, peer: SimAgent, message: Any) -> None:
+        """On our connection to `peer`. When it breaks, or cannot be had, our ranks are answered with an error."""
+        w = self.world
+        asked = (message.process, message.request.id) if isinstance(message, PeerStore) else None
+        if asked is not None:
+            self._asked.setdefault(peer.index, set()).add(asked)
+        if not peer.running:
+            w.after(w.lag(0.004), self.on_peer_lost, peer.index)
+        elif not w.network.reaches(self.index, peer.index, "peers"):
+            w.after(CONNECT_S, self._not_connected, peer, message)
+        else:
+            self._to_peer(peer, message)
+
+    def _not_connected(self, peer: SimAgent, message: Any) -> None:
+        if self.world.network.reaches(self.index, peer.index, "peers"):
+            self._to_peer(peer, message)
+        else:
+            self.on_peer_lost(peer.index)
+
+    def _to_peer(self, peer: SimAgent, message: Any) -> None:
+        self.world.after(self.world.lag(0.002), self._arrive, peer, message)
+
+    def _arrive(self, peer: SimAgent, message: Any) -> None:
+        at = self.world.network.opens_at(self.index, peer.index, "peers")
+        if at > self.world.now:
+            self.world.after(at - self.world.now, self._arrive, peer, message)
+        elif peer.running:
+            peer.on_peer(self, message)
+
+    def on_peer(self, sender: SimAgent, message: Any) -> None:
+        """Another agent asks, or answers."""
+        if isinstance(message, PeerReply):
+            asked = self._asked.get(sender.index, set())
+            if (message.process, message.reply.id) in asked:
+                asked.discard((message.process, message.reply.id))
+                self.apply(self.logic.on_peer_reply(message))
+            return
+        effects = self.logic.on_peer(sender.member.id, message)
+        if isinstance(message, PeerStore):
+            self._check_store(message.request, effects)
+        self.apply(effects)
+
+    def on_peer_lost(self, index: int) -> None:
+        """The connection to that agent broke: what was asked on it is answered with an error."""
+        if not self.running:
+            return
+        for process, request in sorted(self._asked.pop(index, ())):
+            error = f"the agent that keeps the store ({index}) cannot be reached"
+            self.apply(self.logic.on_peer_reply(PeerReply(process=process, reply=StoreReply(id=request, error=error))))
+
+    def keep_for(self, message: KeepSlot) -> bool:
+        """A rank of another node asks us to keep its local state."""
+        return self.logic.keeper.keep_slot(message)
+
+    def _fetch_and_start(self, effect: StartProcess) -> None:
+        """Whoever takes over a place asks first for what was kept of its ranks elsewhere."""
+        w = self.world
+        if not effect.kept_at:
+            self._start(effect)
+            return
+        peer = next(a for a in w.agents if a.member.peer == effect.kept_at)
+        if not w.network.reaches(self.index, peer.index, "peers"):
+            w.after(CONNECT_S, self._start, effect)
+        else:
+            w.after(w.lag(0.005), self._fetched, peer, effect)
+
+    def _fetched(self, peer: SimAgent, effect: StartProcess) -> None:
+        if peer.running:
+            kept = peer.logic.keeper.of(effect.rank, effect.attempt)
+            slots = self.slots.setdefault((effect.rank, effect.attempt), [(-1, 0), (-1, 0)])
+            for i, data in kept.slots.items():
+                step, value = data.decode().split()
+                slots[i] = (int(step), int(value))
+            self.logic.take_over(effect.rank, kept.log)
+            self.world.note(f"{self} takes over rank {effect.rank} with steps {sorted(slots)} from {peer}")
+        self._start(effect)
 
     # ------------------------------------------------------------------------------------------ checkpoints
 
     def _write(self, effect: WriteCheckpoint) -> None:
         """What `saver.py` and `vault.py` do, with numbers for files."""
-        if self.done:
+        if not self.running:
             return
         w, error, files = self.world, "", []
         if effect.save is not None:
@@ -306,16 +306,29 @@ class SimAgent:
     def _keep_slots(self, effect: WriteCheckpoint) -> str:
         assert effect.save is not None
         for rank in effect.ranks:
-            key = (rank, self.logic.processes[self.logic.current[rank]].attempt)
-            step, value = self.slots.get(key, [(-1, 0), (-1, 0)])[effect.step % 2]
+            slots, begun = self._slots_of(rank, effect.step)
+            step, value = slots[effect.step % 2]
             if step != effect.step:
                 return f"the local state of rank {rank} is not that of step {effect.step}"
-            begun = effect.step - 1 if effect.save.again else self.begun.get(key, -1)
+            begun = effect.step - 1 if effect.save.again else begun
             self.memory.local[(rank, effect.step)] = (value, begun)
         return ""
 
+    def _slots_of(self, rank: int, step: int) -> tuple[list[tuple[int, int]], int]:
+        """The local state of a rank, and the last step it had begun; of a lost node what we keep for it."""
+        slots = [(-1, 0), (-1, 0)]
+        number = self.logic.current.get(rank)
+        if number is None:
+            attempt = self.logic.orders.attempt if self.logic.orders is not None else 0
+            for i, data in self.logic.keeper.of(rank, attempt).slots.items():
+                kept, value = data.decode().split()
+                slots[i] = (int(kept), int(value))
+            return slots, step - 1
+        key = (rank, self.logic.processes[number].attempt)
+        return self.slots.get(key, slots), self.begun.get(key, -1)
+
     def _publish(self, effect: PublishCheckpoint) -> None:
-        if self.done:
+        if not self.running:
             return
         w, grant = self.world, effect.grant
         if not self.logic.is_current(grant.generation):
@@ -346,7 +359,7 @@ class SimAgent:
 
     def _start(self, effect: StartProcess) -> None:
         p = self.logic.processes.get(effect.process)
-        if p is None or self.done:
+        if p is None or not self.running:
             return
         child = RankProcess(self.world, self, p)
         if self.world.at_point(child, "start", -1) is not None:
@@ -376,23 +389,11 @@ class SimAgent:
             self.world.after(at - self.world.now, child.receive, message)
 
     def from_rank(self, child: RankProcess, message: Any) -> None:
-        if self.done:
+        if not self.running:
             return
         effects = self.logic.on_rank(child.number, message)
         if isinstance(message, StoreRequest):
             self._check_store(message, effects)
-        self.apply(effects)
-
-    def on_peer(self, agent: str, message: Any) -> None:
-        """Another agent asks, or answers."""
-        if self.done:
-            return
-        if isinstance(message, PeerReply):
-            self.apply(self.logic.on_peer_reply(message))
-            return
-        effects = self.logic.on_peer(agent, message)
-        if isinstance(message, PeerStore):
-            self._check_store(message.request, effects)
         self.apply(effects)
 
     def _check_store(self, q: StoreRequest, effects: list[Effect]) -> None:
@@ -401,7 +402,7 @@ class SimAgent:
         self.world.promises.on_store(self, q, any(isinstance(r, StoreReply) and not r.error for r in replies))
 
     def on_exit(self, child: RankProcess, code: int) -> None:
-        if self.done:
+        if not self.running:
             return
         p = self.logic.processes.get(child.number)
         if p is not None:
@@ -413,13 +414,22 @@ class SimAgent:
 
     def _tick(self) -> None:
         w = self.world
+        if not self.running:
+            return
+        self.office.look()
+        if self.office.lonely_s > LONELY_S:
+            self.world.promises.on_given_up(self)
+            self._end("gives up: nobody is in office")
+            return
+        if self.logic.node >= 0 or any(p.alive for p in self.children.values()):
+            self.placed_until = w.now
         for number, p in list(self.logic.processes.items()):
             child = self.children.get(number)
             if child is not None and p.alive:
                 self._read_page(p, child)
         self.apply(self.logic.want_spares())
         if self.logic.changed or w.now - self._sent_at >= FACTS_S - 1e-9:
-            self._send_facts()
+            self.send_facts()
         w.after(TICK_S, self._tick)
 
     def _read_page(self, p: Process, child: RankProcess) -> None:
@@ -441,12 +451,14 @@ class SimAgent:
             return
         if any(p.alive and not p.spare for p in self.logic.processes.values()):
             return
-        self.done = True
-        self.world.agents_done += 1
-        self.world.note(f"node {self.node} is done: {orders.phase} {orders.reason}")
+        self.world.promises.on_done(self, orders)
+        self._end(f"is done: {orders.phase} {orders.reason}")
+
+    def _end(self, how: str) -> None:
+        self.done = self.world.somebody_left = True
+        self.world.note(f"{self} {how}")
+        self.office.leave()
+        self.hosting.close(farewell=True)
+        self._tell_peers()
         for child in self.children.values():
             child.die(-9)
-
-
-def _name(message: Any) -> str:
-    return type(message).__name__

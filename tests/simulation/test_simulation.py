@@ -7,17 +7,19 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
 from .mutants import MUTANTS, Mutant, planted
-from .scenario import BLOCK_POINTS, CONTROL, DEADLY, RAISED, RECOVERY_POINTS, STEP_POINTS
+from .scenario import BLOCK_POINTS, CONTROL, DEADLY, LINKS, NODES, RAISED, RECOVERY_POINTS, STEP_POINTS, draw
 from .world import Outcome, World, simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST_LINES = 40
+ENDS = ("Succeeded", "Failed", "NoQuorum", "Lost")  # the last two: no majority is left, or nobody at all
 
 
 def explain(outcome: Outcome) -> str:
@@ -35,7 +37,7 @@ def test_promises_hold(seeds: range) -> None:
     for seed in seeds:
         outcome = simulate(seed)
         assert not outcome.broken, explain(outcome)
-        assert outcome.phase in ("Succeeded", "Failed"), explain(outcome)
+        assert outcome.phase in ENDS, explain(outcome)
 
 
 def test_replay(replayed: int) -> None:
@@ -65,12 +67,18 @@ def test_every_kind_of_fault_fires() -> None:
     kinds: Counter[str] = Counter()
     points: Counter[str] = Counter()
     phases: Counter[str] = Counter()
+    links: Counter[str] = Counter()
+    terms = 0
     for seed in range(400):
         world = World(seed)
         phases[world.run().phase] += 1
+        links.update(f.links for f in world.fired if f.kind == "cut")
+        terms = max(terms, len({m.host for m in world.seen_in_office}))
         kinds.update(f.kind for f in world.fired)
         points.update(f.point for f in world.fired if f.point)
-    everything = {*DEADLY, *RAISED, *CONTROL, "bug", "drop", "kill-spare", "pause-process", "start-fails"}
+    assert set(LINKS) == set(links)
+    assert terms > 1, "in some history managers of different nodes were in office"
+    everything = {*DEADLY, *RAISED, *CONTROL, *NODES, "bug", "drop", "kill-spare", "pause-process", "start-fails"}
     assert everything <= set(kinds)
     assert {*BLOCK_POINTS, *STEP_POINTS, *RECOVERY_POINTS} <= set(points)
     assert phases["Succeeded"] > 300
@@ -81,7 +89,7 @@ def test_every_kind_of_fault_fires() -> None:
 def test_mutant_is_caught(mutant: Mutant) -> None:
     with planted(mutant):
         for seed in range(DEFAULT_SEEDS):
-            if simulate(seed).broken:
+            if draw(Random(seed)).nodes >= mutant.nodes and simulate(seed).broken:
                 return
     pytest.fail(f"no default seed notices that {mutant.what}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .fabric import MASK, mix
 
@@ -127,13 +127,14 @@ class Transaction:
 
     # ------------------------------------------------------------------------------------------ local state
 
-    def _publish(self, step: int) -> Generator[float, None, None]:
+    def _publish(self, step: int) -> Generator[Any, None, None]:
         """Not atomic: while it is written the slot holds nothing."""
         self.slots[step % 2] = (-1, 0)
         self._process.at("publish")
         yield 0.0002
         self._process.world.promises.on_publish(self._process, step, self.local)
         self.slots[step % 2] = (step, self.local)
+        yield from self._process.keep_elsewhere(step, self.local)
 
     @property
     def begun(self) -> int:

@@ -10,16 +10,19 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from onward.core.recovery import Limits
+from onward.core.recovery import Job, Limits
 from onward.manager.logic import ManagerSettings
 
 from .fabric import Fabric
+from .managers import SimManager
+from .network import Network
 from .promises import Broken, Promises
 from .ranks import RankProcess
 from .scenario import Fault, Scenario, draw
-from .shells import SimAgent, SimManager
+from .shells import SimAgent
 
-LIMITS = Limits(pause_s=0.5, mend_s=6.0, form_s=2.0, start_s=4.0, save_s=3.0)
+LIMITS = Limits(pause_s=0.5, mend_s=6.0, reschedule_s=3.0, quorum_s=8.0, form_s=2.0, start_s=4.0, save_s=3.0)
+NODE_TIMEOUT_S = 4.0
 HANG_FLOOR_S = 0.7
 HANG_FIRST_S = 2.5
 PATIENCE_S = 60.0  # after the last fault: several times the sum of the deadlines above
@@ -70,14 +73,19 @@ class World:
             limits=replace(LIMITS, max_restarts=s.max_restarts),
             hang_floor_s=HANG_FLOOR_S,
             hang_first_s=HANG_FIRST_S,
+            node_timeout_s=NODE_TIMEOUT_S,
+            fail_stop_s=s.fail_stop_s,
         )
-        self.journal: list[bytes] = []
         self.disk: dict[int, dict[str, Any]] = {}  # published checkpoints, seen by every node
         self.unfinished: dict[tuple[int, int, int], dict[str, Any]] = {}  # (step, generation, node) -> its part
-        self.old_managers: list[SimManager] = []
-        self.agents = [SimAgent(self, n) for n in range(s.nodes)]
-        self.agents_done = 0
-        self.manager: SimManager | None = None
+        self.network = Network(self)
+        self.somebody_left = False
+        self.seen_in_office: list[SimManager] = []
+        self.managers: list[SimManager] = []  # the living ones, in office or not
+        self.term = 0  # the highest that anybody has been in office with
+        self.job: Job | None = None  # what the manager in office wants
+        self.agents = [SimAgent(self, n) for n in range(s.nodes + len(s.standbys))]
+        self.by_id = {a.member.id: a for a in self.agents}
         self.phase = ""
         self._waiting_for_point: dict[str, list[Fault]] = {}
         self._waiting_for_phase: list[Fault] = []
@@ -89,9 +97,10 @@ class World:
                 self._waiting_for_phase.append(fault)
             else:
                 self.after(fault.at, self.fire, fault)
-        self.start_manager("kept")
-        for agent in self.agents:
+        for agent in self.agents[: s.nodes]:
             agent.begin()
+        for agent, at in zip(self.agents[s.nodes :], s.standbys, strict=True):
+            self.after(at, agent.begin)
 
     # ------------------------------------------------------------------------------------------ events
 
@@ -119,11 +128,11 @@ class World:
         except Exception as e:  # an internal error is a broken promise too: unknown events are answered, not raised on
             broken = f"internal error: {e!r}\n{traceback.format_exc()}"
             self.note(f"BROKEN {broken}")
-        job = self.manager.logic.job if self.manager is not None else None
+        job = self.job
         return Outcome(
             seed=self.seed,
             scenario=self.scenario,
-            phase=self.phase,
+            phase=self.phase if broken else self.promises.ending,
             broken=broken,
             events=self.events,
             virtual_s=self.now,
@@ -144,31 +153,31 @@ class World:
             check()
             if self.now - self.last_trouble > PATIENCE_S or self.events > MAX_EVENTS:
                 self.promises.endless()
-            if self.agents_done == len(self.agents):
-                return
+            if self.somebody_left:
+                self.somebody_left = False
+                if not any(a.running for a in self.agents):
+                    return
 
     @property
     def attempts(self) -> int:
         """How often everybody was started again."""
-        job = self.manager.logic.job if self.manager is not None else None
-        return job.attempt if job is not None else 0
+        return self.job.attempt if self.job is not None else 0
 
     # ------------------------------------------------------------------------------------------ managers
 
-    def start_manager(self, journal: str) -> None:
-        record = b""
-        if journal == "kept" and self.journal:
-            record = self.journal[-1]
-        elif journal == "torn" and len(self.journal) > 1:
-            record = self.journal[-2]
-            self.journal.pop()
-        elif journal != "kept":
-            self.journal.clear()
-        self.note(f"manager starts, journal {journal}")
-        self.manager = SimManager(self, record)
+    @property
+    def manager(self) -> SimManager | None:
+        """The one in office. Behind a cut there may be one of an older term that does not know better."""
+        for m in self.managers:
+            if m.in_office and m.logic.job is not None and m.logic.job.term >= self.term:
+                self.term = m.logic.job.term
+        return next((m for m in self.managers if m.in_office and m.logic.job.term == self.term), None)  # type: ignore[union-attr]
 
-    def job_changed(self, phase: str) -> None:
+    def job_changed(self, job: Job) -> None:
         """The manager in office wants something else."""
+        self.job, phase = job, job.phase.value
+        if self.manager is not None and self.manager not in self.seen_in_office:
+            self.seen_in_office.append(self.manager)
         if phase == self.phase:
             return
         self.phase = phase
@@ -186,6 +195,8 @@ class World:
             return None
         for fault in waiting:
             if fault.rank != process.rank or (fault.step >= 0 and fault.step != step):
+                continue
+            if fault.kind == "kill-node" and process.agent.index != fault.node >= 0:
                 continue
             if (fault.replaced and not process.stand_in) or (process.is_spare and not fault.replaced):
                 continue
@@ -206,15 +217,20 @@ class World:
         match fault.kind:
             case "manager-kill" | "manager-usurp":
                 self._count_fault(fault, f"journal {fault.journal}")
-                old, self.manager = self.manager, None
-                if old is not None and fault.kind == "manager-kill":
-                    old.die()
-                elif old is not None:
-                    old.retire()
-                self.after(self.lag(0.3), self._next_manager, fault.journal)
+                manager = self.manager or next(iter(self.managers), None)
+                if manager is not None:
+                    manager.host.hosting.crash(fault.journal, alive=fault.kind == "manager-usurp")
             case "partition" | "silence":
-                self._count_fault(fault, f"node {fault.node} for {fault.for_s} s")
-                self.agents[fault.node].cut_off(fault.for_s, silent=fault.kind == "silence")
+                if self.agents[fault.node].running:
+                    self._count_fault(fault, f"agent {fault.node} for {fault.for_s} s")
+                    self.agents[fault.node].office.cut_off(fault.for_s, silent=fault.kind == "silence")
+            case "kill-node":
+                if self.agents[fault.node].running:
+                    self._count_fault(fault, f"agent {fault.node}")
+                    self.agents[fault.node].die()
+            case "cut":
+                self._count_fault(fault, f"{fault.links} of agent {fault.node}, {fault.other} for {fault.for_s} s")
+                self._cut(fault)
             case "kill-spare":
                 spare = self._spare_of(fault.rank)
                 if spare is not None:
@@ -228,23 +244,45 @@ class World:
                     self._count_fault(fault, f"{process}, which {process.doing()}")
                     process.suffer(fault)
 
-    def _next_manager(self, journal: str) -> None:
-        if self.manager is None:
-            self.start_manager(journal)
+    def _cut(self, fault: Fault) -> None:
+        side = frozenset({fault.node, fault.other} - {-1})
+        self.network.cut(side, fault.links, fault.for_s)
+        if fault.silent:
+            return
+        crossing = [a for a in self.agents if a.running]
+        for agent in crossing:
+            c = agent.office.connection
+            if c is not None and (agent.index in side) != (c.host.index in side) and fault.links in ("all", "managers"):
+                self.after(self.lag(0.004), agent.office.on_closed, c)
+                if c.manager is not None:
+                    self.after(self.lag(0.004), c.reset)
+            for other in crossing:
+                if (agent.index in side) != (other.index in side) and fault.links in ("all", "peers"):
+                    self.after(self.lag(0.004), agent.on_peer_lost, other.index)
+        if fault.links == "all":
+            self.fabric.cut_links(side)
 
     # ------------------------------------------------------------------------------------------ who is who
 
-    def agent_of(self, rank: int) -> SimAgent:
-        return self.agents[rank // (self.scenario.world_size // self.scenario.nodes)]
+    def holder_of(self, node: int) -> SimAgent | None:
+        """The agent that has this place, in the eyes of the manager in office."""
+        if self.job is None:
+            return self.agents[node]
+        member = self.job.places[node]
+        return self.by_id[member.id] if member is not None else None
+
+    def agent_of(self, rank: int) -> SimAgent | None:
+        return self.holder_of(rank // (self.scenario.world_size // self.scenario.nodes))
 
     def process_of(self, rank: int) -> RankProcess | None:
         """The process that fills this rank's place now."""
         agent = self.agent_of(rank)
-        number = agent.logic.current.get(rank)
-        return agent.children.get(number) if number is not None else None
+        number = agent.logic.current.get(rank) if agent is not None else None
+        return agent.children.get(number) if agent is not None and number is not None else None
 
     def _spare_of(self, rank: int) -> RankProcess | None:
-        for p in self.agent_of(rank).children.values():
+        agent = self.agent_of(rank)
+        for p in agent.children.values() if agent is not None else ():
             if p.rank == rank and p.is_spare and p.alive:
                 return p
         return None
