@@ -286,7 +286,7 @@ class AgentLogic:
             return self._kill(now)
         if not now.attached or not now.alive:
             return []
-        if order.want in ("pause", "save", "form", "run", "finish") and now.sent != order:
+        if order.want in ("pause", "save", "form", "run", "finish", "leave") and now.sent != order:
             now.sent = order
             return [SendRank(now.number, order)]
         return []

@@ -107,11 +107,13 @@ def run_script(spec: RankSpec) -> int:
     except SystemExit as e:
         if e.code is None:
             return 0
+        sys.last_value = e if e.code else None  # Python itself keeps it for other errors
         if isinstance(e.code, int):
             return e.code
         print(e.code, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as e:
+        sys.last_value = e
         return 130
     except BaseException:
         _print_error()
@@ -123,6 +125,7 @@ def _print_error() -> None:
     import traceback
 
     kind, error, tb = sys.exc_info()
+    sys.last_value = error
     while tb is not None and ("runpy" in tb.tb_frame.f_code.co_filename or tb.tb_frame.f_code.co_filename == __file__):
         tb = tb.tb_next
     traceback.print_exception(kind, error, tb)

@@ -22,6 +22,8 @@ class Stage(str, Enum):
     FORMED = "formed"  # groups of `generation` are built and state is in place
     TRAINING = "training"  # running user code in `generation`
     DONE = "done"  # through the loop, waiting for the others
+    AFTER = "after"  # running what comes after the loop: it evaluates, saves, exports
+    LEFT = "left"  # its script has ended well; stays until those of all ranks have, since it holds the state
     EXITED = "exited"  # the kernel says so
 
 

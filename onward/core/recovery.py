@@ -40,7 +40,8 @@ class Phase(str, Enum):
     SAVING = "Saving"
     FORMING = "Forming"
     RUNNING = "Running"
-    FINISHING = "Finishing"
+    FINISHING = "Finishing"  # through the loop; what comes after it may still fail
+    LEAVING = "Leaving"  # all scripts have ended
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     STOPPED = "Stopped"
@@ -63,6 +64,7 @@ class Limits:
     form_s: float = 15.0  # for groups and state
     save_s: float = 600.0  # for a surviving copy to be written
     start_s: float = 1800.0  # for a rank that the others wait for before their first step; torch's own default
+    after_s: float = 1800.0  # for what a rank does after the loop, while others wait for it
     max_restarts: int = 32767
     steps_s: float = 0.0  # measured: how long a rank may legally take to reach the fence
 
@@ -106,6 +108,7 @@ class Job:
     agreement: Agreement | None = None
     begun: bool = False  # it has been decided from where the first step begins
     ending: str = ""  # all ranks are to end, after a surviving copy is kept: dump, reload or stop
+    through: bool = False  # every rank has been through the loop
     between: bool = False  # some rank stands in a collective between steps, or has run some since its last commit
     incident: Incident | None = None
     incidents: int = 0
@@ -119,7 +122,6 @@ class Job:
     root_cause: FaultReport | None = None
     reason: str = ""
     board: Board = field(default_factory=Board)  # faults that others have published
-
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -383,10 +385,12 @@ def _starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 
 def _running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     here = current(job, facts)
-    if job.phase is Phase.RUNNING and _all(job, facts, lambda f: f.stage is Stage.DONE or f.exit_code == 0):
-        new = _close(replace(job, phase=Phase.FINISHING), now)
+    if job.phase is Phase.RUNNING and _all(job, facts, _is_through):
+        new = _close(replace(job, phase=Phase.FINISHING, through=True), now)
         return Decision(new, ("all ranks are through the loop",), _was(job, now))
-    done = (Stage.DONE, Stage.EXITED)
+    if job.phase is Phase.FINISHING and _all(job, facts, lambda f: f.stage is Stage.LEFT or f.exit_code == 0):
+        return Decision(_close(replace(job, phase=Phase.LEAVING), now), (), _was(job, now))
+    done = (*_THROUGH, Stage.EXITED)
     settled = all((f.resumed and f.generation == job.generation) or f.stage in done for f in here.values())
     if job.incident is not None and len(here) == len(job.ranks) and settled:
         return Decision(_close(job, now), (), _was(job, now))
@@ -398,6 +402,13 @@ def _running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         return Decision(replace(job, begun=True))  # decided by a manager whose word is lost
     ready = _all(job, facts, lambda f: f.stage is Stage.READY and f.generation == job.generation)
     return _begin(job, facts, now) if ready else Decision(job)
+
+
+_THROUGH = (Stage.DONE, Stage.AFTER, Stage.LEFT)
+
+
+def _is_through(f: RankFacts) -> bool:
+    return f.stage in _THROUGH or f.exit_code == 0
 
 
 def _begin(job: Job, facts: Facts, now: float) -> Decision:
@@ -510,7 +521,7 @@ def _arrived(f: RankFacts | None, generation: int) -> bool:
 
 
 def _ready(f: RankFacts, generation: int) -> bool:
-    return f.stage in (Stage.FORMED, Stage.TRAINING, Stage.DONE) and f.generation == generation
+    return f.stage in (Stage.FORMED, Stage.TRAINING, *_THROUGH) and f.generation == generation
 
 
 def _forming(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
@@ -727,10 +738,11 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
     late = [r for r in job.ranks if not _arrived(here.get(r), job.generation)]
     coming = [r for r in late if r not in here or here[r].stage in (Stage.STARTING, Stage.SETUP)]
-    busy = [r for r in late if r not in coming and here[r].progress.section]
+    busy = [r for r in late if r not in coming and (here[r].progress.section or here[r].stage is Stage.AFTER)]
     if not late:
         return _fail(job, now, _root(job), job.waiting or "nobody is late, and yet the job does not go on")
-    patience = job.mend_until
+    after = any(here[r].stage is Stage.AFTER for r in busy)  # user code that nobody may hurry
+    patience = job.mend_until if not after else max(job.mend_until, _opened_at(job, now) + job.limits.after_s)
     if now < patience and len(coming) + len(busy) == len(late):
         return Decision(replace(job, deadline=patience))
     hung = [r for r in late if r not in coming and (r not in busy or now >= patience)]
@@ -739,6 +751,10 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     if vacant(job):
         return _shrink(job, facts, now)
     return _climb(job, now, f"the replacement of rank {_list(coming)} did not come up in {job.limits.mend_s:g} s")
+
+
+def _opened_at(job: Job, now: float) -> float:
+    return job.incident.opened_at if job.incident is not None else now
 
 
 def _nobody_came(job: Job) -> str:
@@ -947,7 +963,7 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     here = current(job, facts)
     condemned = _condemned(job)
     standing = {r: f for r, f in here.items() if f.stage is Stage.PAUSED and f.generation == job.generation}
-    begun = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE, Stage.PAUSED)  # what is known may be old news
+    begun = (Stage.FORMED, Stage.READY, Stage.TRAINING, *_THROUGH, Stage.PAUSED)  # what is known may be old news
     coming = [r for r, f in here.items() if r not in standing and r not in condemned and f.stage in begun]
     if coming and not late:
         return Decision(job)
@@ -1044,6 +1060,7 @@ def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) ->
     new = replace(
         job,
         phase=Phase.STARTING,
+        through=False,
         generation=_next(job),
         incarnations=tuple(i + 1 for i in job.incarnations),
         attempt=job.attempt + 1,

@@ -60,7 +60,7 @@ OFFICE_S = 1.5  # a majority is enough to take office when the others have not c
 LEAVE_S = 1.0  # when all nodes of a job are told to end, the last hears of it within so long
 VERDICT_S = 2.0  # so long the end of a job is kept back for agents that have not taken it in
 BEAT_S = 1.0  # agents that hear nothing for some of these look for another manager
-_FORMED = (Phase.FORMING, Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED)
+_FORMED = (Phase.FORMING, Phase.RUNNING, Phase.FINISHING, Phase.LEAVING, Phase.SUCCEEDED)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Job)
 
@@ -487,7 +487,7 @@ class ManagerLogic:
         """What may be published now, and which ranks are to copy their state: these follow from facts alone."""
         job = self.job
         assert job is not None
-        if job.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.SUCCEEDED, Phase.SAVING):
+        if job.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.LEAVING, Phase.SUCCEEDED, Phase.SAVING):
             return None, {}
         grant = publishable(self._parts(job), job.generation, job.world_size)
         return grant, savers(job, self.facts) if job.phase is Phase.SAVING else {}
@@ -544,7 +544,7 @@ class ManagerLogic:
         assert job is not None
         here = current(job, self.facts)
         if job.phase is Phase.PAUSING and job.deadline is not None and now > job.deadline - job.limits.pause_s / 2:
-            late = [f for f in here.values() if f.stage in (Stage.TRAINING, Stage.DONE)]
+            late = [f for f in here.values() if f.stage in (Stage.TRAINING, Stage.DONE, Stage.LEFT)]
             self._ask_for_stacks(late)
         if job.phase is Phase.PAUSING:
             self._look_for_silence(here, now)
@@ -574,7 +574,7 @@ class ManagerLogic:
         limit = max(1.0, self._limit())
         for f in here.values():
             silent = f.progress.beat_s
-            if f.stage in (Stage.TRAINING, Stage.DONE) and f.alive and silent > limit:
+            if f.stage in (Stage.TRAINING, Stage.DONE, Stage.LEFT) and f.alive and silent > limit:
                 self._ask_for_stacks([f])
                 self._accuse(f, "hang", f"its process has shown no life for {silent:.1f} s during a pause", now)
 
@@ -587,13 +587,13 @@ class ManagerLogic:
             self._going, self._going_since = (job.phase, job.generation), now
         if self._deaf(now):
             return None
-        stages = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE)
+        stages = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE, Stage.AFTER, Stage.LEFT)
         members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}
         if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < len(job.ranks):
             return None
         if any(f.generation != job.generation for f in members.values()):
             return None
-        waits = (Stage.DONE, Stage.READY)  # for the others, and when all are there for us
+        waits = (Stage.DONE, Stage.LEFT, Stage.READY)  # for the others, and when all are there for us
         if job.phase is Phase.RUNNING and all(f.stage in waits for f in members.values()):
             return None
         progress = {
@@ -607,7 +607,7 @@ class ManagerLogic:
         if not all(f.alive for f in members.values()):  # slowness may be legal, but who is gone does not come back
             progress = {r: replace(p, section=False) for r, p in progress.items()}
         begun = all(p.step >= 0 for p in progress.values())
-        limit = self._limit() if begun else job.limits.start_s
+        limit = self._limit() if begun and job.phase is Phase.RUNNING else job.limits.start_s
         found = health.suspect(progress, limit)
         if found is not None and now - self._going_since < found.waited_s:
             waited = now - self._going_since  # nobody can have waited longer in this generation
@@ -730,7 +730,8 @@ class ManagerLogic:
             Phase.SAVING: "save",
             Phase.FORMING: "form",
             Phase.FINISHING: "finish",
-            Phase.SUCCEEDED: "finish",
+            Phase.LEAVING: "leave",
+            Phase.SUCCEEDED: "leave",
             Phase.FAILED: "stop",
             Phase.STOPPED: "stop",
         }
@@ -794,6 +795,13 @@ class ManagerLogic:
             source=source,
             serves=sum(1 for g in givers if g == rank),
             between=job.between,
+            through=job.through,
             partner=partner,
             light=a.light,
+            error=_own_error(job, rank),
         )
+
+
+def _own_error(job: Job, rank: int) -> str:
+    faults = job.incident.faults if job.incident is not None else ()
+    return next((f.text for f in faults if f.rank == rank and f.kind == "exception" and not f.retryable), "")

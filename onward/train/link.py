@@ -205,4 +205,4 @@ def _rank_of(order: RankOrder) -> tuple[int, int]:
     return (order.generation, _SEQUENCE.index(order.want))
 
 
-_SEQUENCE = ("start", "pause", "save", "form", "run", "finish", "stop")
+_SEQUENCE = ("start", "pause", "save", "form", "run", "finish", "leave", "stop")

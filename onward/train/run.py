@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import dataclasses
 import os
 import random
 import sys
@@ -41,6 +43,7 @@ from onward.wire.page import Page
 
 log = get_logger("onward.train")
 REHEARSALS = 2  # DDP settles its bucket layout in the first backward pass and uses it from the second on
+GOES_ON = ("run", "finish", "leave")
 
 _run: Run | None = None
 
@@ -104,13 +107,15 @@ class Run:
         self._recorder = Recorder(link, me.log, self._spare)
         self._injector = Injector(link, me.injections, self._groups)
         self._between = BetweenSteps(link, self.rank, lambda: self.members, self._recover_outside)
-        self._finished = False
+        self._through: Stage | None = None
+        self._pid = os.getpid()
         self._server = Server(me.address, self._token)
         self._step_started = 0
         self._processor = Processor()
         self._at_begin = (0, 0)
         self._loop_top = 0
         register_optimizer_step_pre_hook(self._before_optimizer)
+        atexit.register(self._linger)
         link.start(self._page, self._on_pause)
         self._join_first()
 
@@ -375,11 +380,38 @@ class Run:
         self._local.begun = self._tx.step
         self._report(Stage.DONE)
         number = self._number()
-        order = self._link.wait_order(lambda o: o.generation > number or o.want == "finish")
+        order = self._link.wait_order(lambda o: o.generation > number or o.want in ("finish", "leave"))
         assert order is not None
         self._page.set("section", 0)
-        self._finished = order.generation == number
-        return self._finished
+        if order.generation > number:
+            return False
+        self._begin_to_end()
+        self._through = Stage.AFTER
+        self._report(Stage.AFTER)
+        return True
+
+    def _begin_to_end(self) -> None:
+        """What was run since the last block is behind everybody: from here on the stretch after the loop counts."""
+        if not self._ending:
+            self._ending = True
+            self._between.forget()
+
+    _ending = False
+
+    def _linger(self) -> None:
+        """The script has ended. Stay until those of all ranks have: one that fails now needs the state we hold."""
+        if self._through is None or getattr(sys, "last_value", None) is not None or os.getpid() != self._pid:
+            return
+        self._groups.outside = None
+        self._through = Stage.LEFT
+        self._report(Stage.LEFT)
+        while self._wait_to_leave(self._number()):
+            self._recover_here()
+
+    def _wait_to_leave(self, number: int) -> bool:
+        """False when all have ended; True when the job needs us again."""
+        order = self._link.wait_order(lambda o: o.generation > number or o.want in ("leave", "stop"))
+        return order is not None and order.generation > number
 
     # ------------------------------------------------------------------------------------- spares
 
@@ -519,8 +551,11 @@ class Run:
             self._page.set("launched", 0)
             self._arrive(form, order.generation, interrupted)
             self._local.copy_to_partner(self._tx.step)
+            if form.through:
+                self._begin_to_end()
             if form.between and form.part != "load":
-                done = form.part == "receive" and (self._local.begun >= form.step or form.fresh or form.past)
+                past = self._local.begun >= form.step or form.fresh or form.past
+                done = form.part == "receive" and past and not form.through
                 self._between.level(order.generation, done)
             for wrapper in self._protected.wrappers():
                 wrapper._update_process_group(wrapper.process_group)
@@ -534,14 +569,14 @@ class Run:
                 self._pending_fault = self._fault("exception", text, retryable="communication")
             return False
         self._report(Stage.FORMED)
-        after = self._link.wait_order(lambda o: o.generation > order.generation or o.want in ("run", "finish"))
+        after = self._link.wait_order(lambda o: o.generation > order.generation or o.want in GOES_ON)
         assert after is not None
         if after.generation > order.generation:
             return False
         self._spare, self._begun, self._holds, self._resumed = False, True, True, False
         self._page.set("step", self._tx.step)
         self._page.touch("progress_ns")
-        self._report(Stage.DONE if self._finished else Stage.TRAINING)
+        self._report(self._through or Stage.TRAINING)
         return True
 
     def _arrive(self, form: Form, generation: int, interrupted: Any) -> None:
@@ -600,6 +635,18 @@ class Run:
             tx.keep()  # a rank that fell behind shows the step as it was, its own loss included
         self._groups.alone = True
         self._scope = Scope.STEP
+
+    def _is_known(self, order: RankOrder, error: BaseException, tb: TracebackType | None) -> bool:
+        """The error that ended the process before this one, at the same step: it is the script's own."""
+        form = order.form
+        assert form is not None
+        text = f"{type(error).__name__}: {error}"
+        if text != form.error:
+            return False
+        trace = "".join(traceback.format_exception(type(error), error, tb))[-20000:]
+        fault = dataclasses.replace(self._fault("exception", text, trace), step=form.step - 1)
+        self._report(Stage.TRAINING, fault=fault)
+        return True
 
     def _end_ghost(self, order: RankOrder) -> bool:
         self._groups.alone = False

@@ -37,6 +37,8 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if self._ghost is not None:
+            if error is not None and self._run._is_known(self._ghost, error, tb):
+                return False
             self.committed = self._run._end_ghost(self._ghost)
             return error is None or isinstance(error, Exception)
         if self._rehearsal:

@@ -21,7 +21,7 @@ from onward.core.membership import Member
 from onward.core.published import Published
 from onward.wire.view import Fired, JobView
 
-Want = Literal["start", "form", "run", "pause", "save", "finish", "stop"]
+Want = Literal["start", "form", "run", "pause", "save", "finish", "leave", "stop"]
 # A string in Python, but refused when it is decoded unless it is one of the words.
 StageWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Stage)})\\Z")]
 ScopeWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Scope)})\\Z")]
@@ -52,12 +52,14 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""  # where the state is served, for `receive`
     serves: int = 0  # how many receivers will ask this rank for state
     between: bool = False  # some rank is in a collective between steps: compare how far everybody is
+    through: bool = False  # all have been through the loop: what they compare is what came after it
     partner: str = ""  # the agent on another node that keeps a copy of this rank's local state
     begin: bool = False  # nothing is to be loaded: the first step may begin
     members: list[int] = []  # ranks of this generation; empty: all
     past: bool = False  # the code after the last block has been run, by the process that this one takes over from
     fresh: bool = False  # this rank joins anew: local state is its own to make up
     light: int = 0  # go on with light steps, publishing before this collective; 0: with careful ones
+    error: str = ""  # the exception that ended the process before this one, where the script may be to blame
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -84,7 +84,14 @@ CASES = (
         noise=True,
     ),
     _case("a hang in the last step", "who was done did not count as waiting", Fault("hang", 2, "optimizer", 5)),
-    _case("a stopped process after the loop", "nobody looked any more", Fault("stop", 2, "finish"), attempts=1),
+    _case("a stopped process after the loop", "nobody looked any more", Fault("stop", 2, "finish")),
+    _case(
+        "a rank dies after the loop, and the others have ended",
+        "nobody held the state any more, and all began again from the first step",
+        Fault("kill", 1, "teardown"),
+        Fault("kill", 1, "teardown", replaced=True),
+        final_collective=True,
+    ),
     _case("a hang in set-up", "nobody looked yet", Fault("hang", 1, "setup"), attempts=1),
     _case("a stop before the library is there", "a wait without a deadline", Fault("stop", 1, "boot"), attempts=1),
     _case(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FETCH_S = 2.0  # how long a receiver waits for its source
 PARTNER_S = 0.5  # how long an agent that keeps our local state is waited for
 Thread = Generator[Any, None, Any]
-_SEQUENCE = {"start": 0, "pause": 1, "save": 2, "form": 3, "run": 4, "finish": 5, "stop": 6}
+_SEQUENCE = {"start": 0, "pause": 1, "save": 2, "form": 3, "run": 4, "finish": 5, "leave": 6, "stop": 7}
 
 
 class Killed(BaseException):
@@ -119,7 +119,9 @@ class RankProcess:
         self.received = 0  # step of the state it was last given
         self.left_loop = self.failing = False
         self._spare = True
-        self._begun = self._resumed = self._finished = False
+        self._begun = self._resumed = False
+        self._through: Stage | None = None
+        self._ending = False
         self._loadable: tuple[int, ...] = ()
         self._partly: tuple[int, ...] = ()
         self._saved = -1
@@ -425,6 +427,7 @@ class RankProcess:
             yield from self._collective_between()
         yield w.lag(0.01)
         self.at("teardown")
+        yield from self._linger()
 
     def _plain_script(self) -> Thread:
         for _ in range(self.world.scenario.steps):
@@ -527,11 +530,32 @@ class RankProcess:
         self._report(Stage.DONE)
         self.at("done")
         number = self.membership.generation
-        order = yield from self._wait_order(lambda o: o.generation > number or o.want == "finish")
+        order = yield from self._wait_order(lambda o: o.generation > number or o.want in ("finish", "leave"))
         self.page.section = 0
-        self._finished = order.generation == number
-        self.scope = Scope.OUTSIDE if self._finished else Scope.BETWEEN
-        return self._finished
+        self.scope = Scope.BETWEEN
+        if order.generation > number:
+            return False
+        self._begin_to_end()
+        self.scope = Scope.OUTSIDE
+        self._through = Stage.AFTER
+        self._report(Stage.AFTER)
+        return True
+
+    def _begin_to_end(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._results, self._replay = [], []
+
+    def _linger(self) -> Thread:
+        self._through = Stage.LEFT
+        self._report(Stage.LEFT)
+        while (yield from self._wait_to_leave(self.membership.generation)):
+            self.at("lingering")
+            yield from self._recover(False)
+
+    def _wait_to_leave(self, number: int) -> Thread:
+        order = yield from self._wait_order(lambda o: o.generation > number or o.want in ("leave", "stop"))
+        return order.generation > number
 
     # ------------------------------------------------------------------------------------------ one step
 
@@ -745,7 +769,7 @@ class RankProcess:
 
     def _must_show(self, form: Form) -> bool:
         """Also when it was given the state in an earlier try that failed, and now only has to keep it."""
-        return max(self.passed, self.tx.begun) < form.step
+        return max(self.passed, self.tx.begun) < form.step and not form.through
 
     def _stand(self) -> Thread:
         number = self.membership.generation
@@ -794,8 +818,11 @@ class RankProcess:
             self.page.launched = 0
             yield from self._arrive(form, order.generation)
             yield from self._share(form.step)
+            if form.through:
+                self._begin_to_end()
             if form.between and form.part != "load":
-                yield from self._level(order.generation, form.part == "receive" and self.tx.begun >= form.step)
+                done = form.part == "receive" and self.tx.begun >= form.step and not form.through
+                yield from self._level(order.generation, done)
         except (NotJoined, Interrupted) as e:
             self.world.fabric.abort(self.membership)
             if not self.newer_than(order.generation):
@@ -805,7 +832,8 @@ class RankProcess:
         self._spare, self._begun = False, True
         self._report(Stage.FORMED)
         self.at("formed")
-        after = yield from self._wait_order(lambda o: o.generation > order.generation or o.want in ("run", "finish"))
+        goes_on = ("run", "finish", "leave")
+        after = yield from self._wait_order(lambda o: o.generation > order.generation or o.want in goes_on)
         if after.generation > order.generation:
             return False
         self._resumed = False
@@ -813,7 +841,7 @@ class RankProcess:
         self.page.progress_at = self.world.now
         if was_parked:
             self.page.section = 0  # from here on it is a rank like the others
-        self._report(Stage.DONE if self._finished else Stage.TRAINING)
+        self._report(self._through or Stage.TRAINING)
         return True
 
     def _open(self, generation: int) -> Thread:

@@ -1,0 +1,121 @@
+"""What comes after the loop, and after the update of a step: it fails on one rank when the others are through."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+    import os, signal, sys, time
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    import onward
+
+    run = onward.init()
+    torch.manual_seed(7)
+    model = DDP(torch.nn.Linear(8, 8))
+    opt = torch.optim.AdamW(model.parameters())
+    run.protect(model=model, optimizer=opt)
+
+    def once(name):
+        try:
+            os.close(os.open(os.path.join(os.path.dirname(__file__), name), os.O_CREAT | os.O_EXCL))
+            return True
+        except FileExistsError:
+            return False
+
+    for step in run.steps(12):
+        with step:
+            g = torch.Generator().manual_seed(100 * step.index + run.rank)
+            model(torch.randn(4, 8, generator=g)).square().mean().backward()
+            opt.step()
+            opt.zero_grad()
+            {in_block}
+    {after}
+    digest = sum(p.detach().double().sum() for p in model.parameters()).item()
+    with open(f"{os.path.dirname(__file__)}/digest{run.rank}", "a") as f:
+        print(digest, file=f)
+"""
+
+
+def script(tmp_path, in_block="pass", after="pass"):
+    path = tmp_path / "job.py"
+    body = textwrap.dedent(SCRIPT).replace("{in_block}", in_block)
+    path.write_text(body.replace("{after}", textwrap.dedent(after).strip()))
+    return path
+
+
+def same_digests(tmp_path):
+    """Each rank has come to its end once, all with the same weights."""
+    told = [(tmp_path / f"digest{rank}").read_text().splitlines() for rank in range(4)]
+    assert [len(lines) for lines in told] == [1, 1, 1, 1]
+    assert len({lines[0] for lines in told}) == 1
+
+
+DIES_LAST = """
+total = torch.ones(1)
+dist.all_reduce(total)
+assert total.item() == 4
+dist.destroy_process_group()
+if run.rank == 1 and once("died"):
+    time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_rank_dies_when_the_others_have_ended(jobs, tmp_path):
+    """They wait for it: nobody else holds the state, and the sum that it must have is told to its replacement."""
+    result = jobs.run(script(tmp_path, after=DIES_LAST))
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place"]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1]
+    assert result.outcome["steps_lost"] == 0
+    same_digests(tmp_path)
+
+
+BUSY = """
+if run.rank == 0:
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:
+        time.sleep(0.01)
+if run.rank == 1 and once("died"):
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+"""
+
+
+def test_who_is_busy_after_the_loop_is_not_hung(jobs, tmp_path):
+    """Rank 0 saves for much longer than a step, first while all wait for it, then while one is replaced."""
+    result = jobs.run(script(tmp_path, after=BUSY), flags=["--hang-floor", "0.7"])
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place"]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1]
+    same_digests(tmp_path)
+
+
+def test_an_error_after_the_loop_is_the_jobs_error(jobs, tmp_path):
+    result = jobs.run(script(tmp_path, after="if run.rank == 2: raise KeyError('export')"))
+    assert result.code != 0
+    assert "KeyError: 'export'" in result.err
+    assert result.outcome["outcome"] == "Failed"
+
+
+def test_a_bug_after_the_update_surfaces_too(jobs, tmp_path):
+    """The others have made that step and go on; the script would fail there for ever."""
+    bug = "if step.index == 5 and run.rank == 3: raise ValueError('bad label')"
+    result = jobs.run(script(tmp_path, in_block=bug))
+    assert result.code != 0
+    assert "ValueError: bad label" in result.err
+    assert "this is an error in the script" in result.err
+    assert "job.py" in result.err
+
+
+def test_an_error_after_the_update_that_does_not_come_back_is_survived(jobs, tmp_path):
+    bug = "if step.index == 5 and run.rank == 3 and once('bug'): raise ValueError('cosmic')"
+    result = jobs.run(script(tmp_path, in_block=bug))
+    assert result.code == 0, result.err[-3000:]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 2]
+    same_digests(tmp_path)
