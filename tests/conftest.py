@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 
@@ -43,6 +44,16 @@ class Result:
         return [i["policy"] for i in self.incidents]
 
 
+def _stacks(pid: int) -> str:
+    """Where every process of a job is."""
+    told = []
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        dump = [str(Path(sys.executable).with_name("py-spy")), "dump", "--pid", str(process.pid)]
+        done = subprocess.run(dump, capture_output=True, text=True, timeout=30, check=False)
+        told.append(done.stdout or f"{process.pid}: {done.stderr}")
+    return "\n".join(told)
+
+
 class Jobs:
     """Starts jobs, and keeps one fault-free reference of each kind for the whole session."""
 
@@ -68,12 +79,25 @@ class Jobs:
         for spec in chaos or []:
             command += ["--chaos", spec]
         command += [str(ROOT / script), *args, "--digest", digest]
-        p = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False)
+        p = self._finished(command, limit_s, self._tmp / f"logs{self._count}")
         try:
             outcome = json.loads(p.stdout[p.stdout.index("\n{") + 1 if "\n{" in p.stdout else p.stdout.index("{") :])
         except ValueError:
             outcome = {}
         return Result(p.returncode, p.stdout, p.stderr, outcome, digest)
+
+    def _finished(self, command: list[str], limit_s: float, logs: Path) -> subprocess.CompletedProcess[str]:
+        """A job that does not end is asked what it does before it is ended: the story would be lost with it."""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as p:
+            try:
+                out, err = p.communicate(timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                stacks = _stacks(p.pid)
+                p.kill()
+                _, err = p.communicate()
+                told = "".join(f"{f.name}: {f.read_text()[-2000:]}\n" for f in sorted(logs.glob("*/*.log")))
+                pytest.fail(f"the job did not end within {limit_s:g} s\n{err[-2000:]}\n{told}\n{stacks}")
+        return subprocess.CompletedProcess(command, p.returncode, out, err)
 
     def reference(self, script: str, *args: str, nproc: int = 4, limit_s: float = LIMIT_S) -> Result:
         key = (script, nproc, args)

@@ -603,9 +603,10 @@ class Launcher:
     def _own_chaos(self) -> None:
         """Carry out the injected faults that are the launcher's to carry out."""
         for i in list(self.logic.injections):
-            recovering = self._open_incident is not None
-            if i.at == "recovery":
-                if recovering and i.rank >= 0:
+            if i.at == "recovery" and (self._open_incident is None or self._top_step < i.step):
+                continue
+            if i.at == "recovery" and i.kind not in OWN_KINDS:
+                if i.rank >= 0:
                     self.logic.injections.remove(i)
                     number = self.logic.current.get(i.rank)
                     if number in self._children:
