@@ -208,7 +208,7 @@ class Launcher:
         self._saver.after = self._check_end
 
     def _handle_signals(self) -> None:
-        """Not with the handlers of the loop: it takes them back when it closes, and a late signal would kill us then."""
+        """Not with the handlers of the loop: closing, it takes them back, and a late signal would kill us then."""
         loop = asyncio.get_running_loop()
 
         def received(number: int, _frame: object) -> None:

@@ -1,14 +1,14 @@
 """The fault matrix: kinds x moments x ladders, with real processes.
 
-A story is one job that is struck again and again; a cell is one of these faults. Every cell must have fired, be put down
-to the right rank and be cured by the right policy; at the end of a story nobody was restarted who need not be, no step
-was lost, and the state is bit for bit that of a run without faults.
+A story is one job that is struck again and again; a cell is one of these faults. Every cell must have fired, be put
+down to the right rank and be cured by the right policy; at the end of a story nobody was restarted who need not be, no
+step was lost, and the state is bit for bit that of a run without faults.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -44,7 +44,6 @@ class Story:
     cells: tuple[Cell, ...]
     also: tuple[str, ...] = ()  # faults of our own processes
     flags: tuple[str, ...] = ()
-    extra: dict[int, int] = field(default_factory=dict)  # rank -> processes more than its cells explain
 
 
 def retry(kind: str, rank: int, step: int, at: str = "begin", text: str = "", more: str = "") -> Cell:
