@@ -41,7 +41,7 @@ RANK_KINDS = (
 OWN_KINDS = ("kill-manager", "kill-agent", "kill-warm-parent", "kill-spares")
 KINDS = (*RANK_KINDS, "double", "during-recovery", *OWN_KINDS)
 MOMENTS = ("begin", "forward", "collective", "optimizer", "end")
-_FIELDS = ("kind", "rank", "node", "step", "at", "seconds", "steps", "delay", "code", "text", "when")
+_FIELDS = ("kind", "rank", "node", "step", "at", "seconds", "steps", "delay", "code", "text", "when", "appends", "lose")
 
 
 def parse_chaos(specs: Sequence[str], world_size: int) -> tuple[Injection, ...]:
@@ -113,6 +113,13 @@ def _injections(item: dict[str, Any], first_id: int, world_size: int, problems: 
     seconds, delay = (_seconds(item, key, where, problems) for key in ("seconds", "delay"))
     for key in [k for k in ("steps", "delay") if k in item and kind != "slow"]:
         problems.append(f"{where}: {key}= is for kind=slow")
+    appends, lose = _number(item, "appends", 0, where, problems), str(item.get("lose", ""))
+    for key in [k for k in ("appends", "lose") if k in item and kind != "kill-manager"]:
+        problems.append(f"{where}: {key}= is for kind=kill-manager")
+    if lose not in ("", "journal"):
+        problems.append(f"{where}: lose={lose!r} must be left out or be 'journal'")
+    if lose and not appends:
+        problems.append(f"{where}: lose= needs appends=, the number of records after which the manager dies")
     if len(problems) > before:
         return []
     kind = {"double": "kill", "during-recovery": "kill"}.get(kind, kind)
@@ -127,6 +134,8 @@ def _injections(item: dict[str, Any], first_id: int, world_size: int, problems: 
             seconds=seconds,
             steps=steps,
             delay=delay,
+            appends=appends,
+            lose=lose,
             code=code,
             text=str(item.get("text", "")),
         )

@@ -65,6 +65,7 @@ from onward.wire.messages import (
     Beat,
     CaptureStacks,
     ControlRequest,
+    DieAfter,
     FaultAnswer,
     Hello,
     IncidentNote,
@@ -340,6 +341,8 @@ class Launcher:
     _awaited = ""
 
     def _on_incident(self, incident: Incident, is_open: bool) -> None:
+        if any(i.number == incident.number for i in self._incidents):
+            return  # a new manager tells the latest once more
         self.witness.faulted(incident.faults)
         who = [(f.rank, f.incarnation) for f in incident.faults]
         seen = [self._evidence[key] for key in dict.fromkeys(who) if key in self._evidence]
@@ -617,6 +620,9 @@ class Launcher:
                 if pids:
                     self.logic.injections.remove(i)
                     self.witness.announced(i.id, pids[0])
+                if i.appends:
+                    self._office.send(DieAfter(appends=i.appends, lose_journal=bool(i.lose)))
+                    continue
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)
 

@@ -49,6 +49,10 @@ class Incident:
     def closed(self, now: float) -> Incident:
         return replace(self.marked("resume", now), closed_at=now)
 
+    def in_short(self) -> Incident:
+        """Without what is long."""
+        return replace(self, evidence="", faults=tuple(replace(f, traceback="") for f in self.faults))
+
     def timeline_ms(self) -> list[tuple[str, float]]:
         """How long each stage took."""
         out, last = [], self.opened_at

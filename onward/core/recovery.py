@@ -112,6 +112,7 @@ class Job:
     between: bool = False  # some rank stands in a collective between steps, or has run some since its last commit
     incident: Incident | None = None
     incidents: int = 0
+    last: Incident | None = None  # the latest that is over, for those who have not heard
     deadline: float | None = None
     puzzled_until: float = 0.0  # a connection broke and nobody is known to be dead yet; 0: no such question
     mend_until: float = 0.0  # how long replacements may take
@@ -443,6 +444,7 @@ def _close(job: Job, now: float) -> Job:
     return replace(
         job,
         incident=None,
+        last=job.incident.closed(now).in_short(),
         deadline=None,
         progress_step=max(step, job.progress_step),
         repeats=() if progressed else job.repeats,
@@ -1096,7 +1098,8 @@ def _verdict(job: Job) -> tuple[FaultReport, str, bool] | None:
 
 def _fail(job: Job, now: float, root: FaultReport | None, why: str) -> Decision:
     closed = (job.incident.decided(Policy.EXIT.value, why).closed(now),) if job.incident else ()
-    new = replace(job, phase=Phase.FAILED, root_cause=root, reason=why, incident=None, deadline=None)
+    last = closed[0].in_short() if closed else job.last
+    new = replace(job, phase=Phase.FAILED, root_cause=root, reason=why, incident=None, last=last, deadline=None)
     return Decision(new, (why,), closed)
 
 

@@ -281,6 +281,9 @@ class ManagerLogic:
         self._gone |= gone
         self._base = age(last)
         self.job = inherited(replace(last, limits=self.settings.limits), term, now)
+        if last.last is not None:
+            # Whoever wrote that it is over may have died before it could say so.
+            self.out.append((None, IncidentNote(incident=last.last, open=False)))
         self._note(f"a new manager (term {term}) goes on at generation {last.generation}, phase {last.phase.value}")
 
     def _begin(self, term: int, now: float) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import time
 from pathlib import Path
+
+import msgspec
 
 from onward.core.membership import Member
 from onward.errors import WireError
@@ -15,7 +19,7 @@ from onward.manager.journal import Journal
 from onward.manager.logic import ManagerLogic, ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.kernel import is_dead
-from onward.wire.messages import AgentFacts, FaultRequest, encoder, from_agent
+from onward.wire.messages import AgentFacts, DieAfter, FaultRequest, encoder, from_agent
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -33,6 +37,7 @@ class ManagerServer:
         self._peers: dict[str, asyncio.StreamWriter] = {}
         self._here: dict[str, Member] = {}
         self._idle_since = time.monotonic()
+        self._fatal: DieAfter | None = None  # on purpose
         self.refused = 0
 
     @property
@@ -75,9 +80,11 @@ class ManagerServer:
             await accept_peer(reader, writer, self._token, GREETING_S)
             while True:
                 message = decode(from_agent, await read_frame(reader))
-                if isinstance(message, FaultRequest):
-                    if not agent:
-                        raise WireError("an agent begins with its facts")
+                if not agent and not isinstance(message, AgentFacts):
+                    raise WireError("an agent begins with its facts")
+                if isinstance(message, DieAfter):
+                    self._fatal = message
+                elif isinstance(message, FaultRequest):
                     self._logic.on_fault_request(agent, message, time.monotonic())
                 else:
                     agent = agent or self._welcome(message, writer)
@@ -106,11 +113,21 @@ class ManagerServer:
             old.close()
         return member.id
 
+    def _die_if_told(self) -> None:
+        if self._fatal is None or self._journal is None:
+            return
+        self._fatal = msgspec.structs.replace(self._fatal, appends=self._fatal.appends - 1)
+        if self._fatal.appends <= 0:
+            if self._fatal.lose_journal:
+                self._journal.path.unlink(missing_ok=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def _flush(self) -> None:
         if self._logic.changed_job and self._journal is not None:
             self._logic.changed_job = False
             if not self._journal.append(self._logic.record()):  # no matter: the agents hold the same record
                 log.warning("the journal %s cannot be written; the job goes on without", self._journal.path)
+            self._die_if_told()
         out, self._logic.out = self._logic.out, []
         for agent, message in out:
             data = pack(encoder, message)

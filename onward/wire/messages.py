@@ -39,6 +39,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     steps: int = 0  # of a slow rank: for so many
     delay: float = 0.0  # of a slow rank: in each step
+    appends: int = 0  # of a manager: when it has written so many more records, and told nobody of the last
+    lose: str = ""  # journal: delete it first
     code: int = 0
     text: str = ""
 
@@ -135,6 +137,13 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     now: float = 0.0
     parts: list[SavePart] = []  # of checkpoints, written here and not yet published
     late_s: float = 0.0  # how late its own ticks have come lately: so busy is the machine
+
+
+class DieAfter(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An injected fault that nobody but the manager can time."""
+
+    appends: int
+    lose_journal: bool = False
 
 
 class FaultRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -376,7 +385,7 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
-FromAgent = AgentFacts | FaultRequest
+FromAgent = AgentFacts | FaultRequest | DieAfter
 FromManager = Orders | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
 FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
 ToPeer = PeerReply | SlotKept | Kept

@@ -54,6 +54,23 @@ def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> N
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("lose", ["", ",lose=journal"])
+@pytest.mark.parametrize("appends", range(1, 8))
+def test_the_manager_dies_as_well_after_any_record(make_nodes, jobs, appends: int, lose: str) -> None:
+    nodes = make_nodes()
+    chaos = ("kind=kill-agent,node=1,step=60", f"kind=kill-manager,node=0,step=40,appends={appends}{lose}")
+    first, second = start_two(nodes, *chaos)
+    spare = nodes.start("spare", "--standby", script=train(nodes))
+    assert second.wait() == -signal.SIGKILL, "the fault fired"
+    assert first.wait() == 0, first.said
+    assert spare.wait() == 0, spare.said
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
+    assert [len(first.pids(r)) for r in (0, 1)] == [1, 1]
+    assert "the manager ended (SIGKILL)" in first.said
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
 def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs) -> None:
     nodes = make_nodes()
     first, second = start_two(nodes, "kind=kill-agent,node=1,step=60")

@@ -62,11 +62,14 @@ def test_a_script_that_names_no_directory(jobs, tmp_path):
     assert len(saved(tmp_path)) == 1
 
 
-def test_the_manager_dies_as_well(jobs, tmp_path):
+@pytest.mark.parametrize("appends", [3, *nightly(1, 2, 4, 5, 6, 7, 8, 9)])
+@pytest.mark.parametrize("lose", ["", *nightly(",lose=journal")])
+def test_the_manager_dies_as_well_after_any_record(jobs, tmp_path, appends, lose):
     args = (*STEPS, "--dir", str(tmp_path), "--every", "1000")
-    chaos = ["kind=kill,rank=1,step=16,at=optimizer", "kind=kill-manager,step=16"]
+    chaos = ["kind=kill,rank=1,step=16,at=optimizer", f"kind=kill-manager,step=2,appends={appends}{lose}"]
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=chaos, flags=DUMP)
     check(jobs, result, "dump")
+    assert len(result.outcome["chaos"]) == 2
 
 
 def test_a_hung_rank(jobs, tmp_path):

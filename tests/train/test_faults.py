@@ -17,6 +17,8 @@ from again import nightly
 pytestmark = pytest.mark.torch
 SCRIPT, STEPS = "examples/ddp_min.py", ("--steps", "150")
 IN_PLACE, RETRY = "recover-in-place", "retry"
+MOMENTS = ("begin", "forward", "collective", "optimizer", "end")
+LOST = ("", ",lose=journal")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,16 @@ STORIES = {
             "kind=kill-warm-parent,step=45",
             "kind=kill-spares,step=75",
             "kind=kill-manager,step=105,when=recovery",
+        ),
+    ),
+    "the manager after every record": Story(
+        (
+            *(Cell("kill", n % 4, 14 * n, MOMENTS[n % 5], text="SIGKILL") for n in range(1, 7)),
+            *(retry("exception", n % 4, 98 + 10 * n, MOMENTS[n % 5], "Connection reset") for n in range(1, 6)),
+        ),
+        also=(
+            *(f"kind=kill-manager,step={14 * n - 9},appends={n}{LOST[n % 2]}" for n in range(1, 7)),
+            *(f"kind=kill-manager,step={90 + 10 * n},appends={n}{LOST[n % 2]}" for n in range(1, 6)),
         ),
     ),
     "two at once": Story(
