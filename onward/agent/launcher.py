@@ -56,6 +56,7 @@ from onward.agent.witness import Witness
 from onward.core.facts import Progress
 from onward.core.health import own_idle_s
 from onward.core.incident import Incident
+from onward.core.membership import facts_s
 from onward.core.policy import Policy
 from onward.errors import HungUp, OnwardError, WireError
 from onward.log import get_logger
@@ -81,7 +82,6 @@ from onward.wire.messages import (
 
 log = get_logger("onward.agent")
 TICK_S = 0.05
-FACTS_S = 0.1
 GREETING_S = 5.0
 FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the job ended
 ONE_SIGNAL_S = 0.5
@@ -115,6 +115,7 @@ class Launcher:
         self._evidence: dict[tuple[int, int], str] = {}
         self._warm: WarmParent | None = None
         self._stop_signal = 0
+        self._facts_s = facts_s(settings.nodes)
         self._stopped_at = 0.0
         self._strangers: set[int] = set()  # children that we do not know yet
         self._sent_at = 0.0
@@ -371,7 +372,7 @@ class Launcher:
         if self._office.open:
             self._sent_at = time.monotonic()
             self.logic.lonely_s = self._office.lonely_s
-            self._office.send(self.logic.facts(self._sent_at))
+            self._office.send(self.logic.facts(self._sent_at, told=self._office.in_office))
 
     def _on_peer(self, agent: str, message: object) -> None:
         self._apply(self.logic.on_peer(agent, message))
@@ -552,7 +553,7 @@ class Launcher:
             self._own_chaos()
             self.witness.look()
             self._count()
-            if self.logic.changed or time.monotonic() - self._sent_at >= FACTS_S:
+            if self.logic.changed or time.monotonic() - self._sent_at >= self._facts_s:
                 self._send_facts()
             known = {c.pid for c in self._children.values()} | {self._manager.pid}
             known |= {self._guard.pid, self._warm.pid if self._warm else 0} | evidence.helpers

@@ -535,7 +535,8 @@ class AgentLogic:
 
     # ------------------------------------------------------------------------------------------ facts
 
-    def facts(self, now: float) -> AgentFacts:
+    def facts(self, now: float, told: bool = False) -> AgentFacts:
+        """`told`: to a manager in office, which knows the record better than anybody."""
         self.version += 1
         self.changed = False
         ranks = [self._rank_facts(self.processes[n]) for _, n in sorted(self.current.items())]
@@ -552,7 +553,7 @@ class AgentLogic:
             orders_version=seen,
             kept=self.keeper.steps(),
             ranks=ranks,
-            record=self.record,
+            record=b"" if told else self.record,
             stopping=self.stopping or self.leaving,
             now=now,
             parts=list(self.saving.parts),

@@ -50,6 +50,11 @@ class Office:
         return self._writer is not None
 
     @property
+    def in_office(self) -> bool:
+        """Whether the manager behind this connection has a majority."""
+        return self.open and self._in_office
+
+    @property
     def lonely_s(self) -> float:
         """For how long nobody who is in office has been heard of."""
         return 0.0 if self._in_office else time.monotonic() - self._vacant_since

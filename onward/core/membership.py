@@ -61,6 +61,22 @@ class Outlook:
 ALONE = Outlook()
 
 
+ALL_VOTE = 64  # with more agents than this, some vote for all
+COUNCIL = 15
+
+
+def council(members: Sequence[Member]) -> tuple[Member, ...]:
+    """Those who vote, and hold the record of the job. Every part of a large job is among them."""
+    if len(members) <= ALL_VOTE:
+        return tuple(members)
+    return tuple(members[i * len(members) // COUNCIL] for i in range(COUNCIL))
+
+
+def facts_s(nodes: int) -> float:
+    """How often an agent speaks when it has nothing new to say: so many cannot all speak ten times a second."""
+    return min(5.0, max(0.1, nodes / 2000.0))
+
+
 def index_of(places: Places, agent: str) -> int:
     """The place that `agent` holds, -1 for none."""
     return next((i for i, m in enumerate(places) if m is not None and m.id == agent), -1)
@@ -71,7 +87,8 @@ def fill(places: Places, here: Sequence[Member], starting: bool = False) -> Plac
 
     While a job is starting, agents that are only to replace others are passed over.
     """
-    free = [m for m in here if index_of(places, m.id) < 0 and not (starting and m.standby)]
+    placed = {m.id for m in places if m is not None}
+    free = [m for m in here if m.id not in placed and not (starting and m.standby)]
     filled: list[Member | None] = list(places)
     for m in free:
         if 0 <= m.wanted < len(filled) and filled[m.wanted] is None:

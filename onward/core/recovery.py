@@ -15,7 +15,7 @@ from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.core.checkpoints import choose_start
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.incident import Incident, describe
-from onward.core.membership import ALONE, Electorate, Outlook, Places, Vote, fill, vote
+from onward.core.membership import ALONE, Electorate, Outlook, Places, Vote, council, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Board
 from onward.core.switch import Switch, choose, judge
@@ -127,7 +127,10 @@ class Job:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Those who take part."""
-        return tuple(r for r in range(self.world_size) if r not in self.absent)
+        if not self.absent:
+            return tuple(range(self.world_size))
+        absent = frozenset(self.absent)
+        return tuple(r for r in range(self.world_size) if r not in absent)
 
 
 @dataclass(frozen=True)
@@ -324,7 +327,9 @@ def _follow(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 
 def current(job: Job, facts: Facts) -> dict[int, RankFacts]:
     """Facts of the incarnations that are wanted; anything else is the past or not there yet."""
-    return {r: f for r, f in facts.items() if r in job.ranks and f.incarnation == job.incarnations[r]}
+    absent = frozenset(job.absent)
+    wanted = dict(enumerate(job.incarnations))
+    return {r: f for r, f in facts.items() if f.incarnation == wanted.get(r) and r not in absent}
 
 
 def _all(job: Job, facts: Facts, test: object) -> bool:
@@ -494,7 +499,7 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 
 
 def _newcomers(job: Job, outlook: Outlook) -> Electorate:
-    return Electorate(tuple(m for m in job.places if m is not None), outlook.seat, job.term)
+    return Electorate(council([m for m in job.places if m is not None]), outlook.seat, job.term)
 
 
 def _with_newcomers(job: Job, outlook: Outlook) -> tuple[Electorate, ...]:

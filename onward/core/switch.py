@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onward.core.facts import RankFacts, Stage
-from onward.core.membership import Member, Outlook, Places, index_of
+from onward.core.membership import Member, Outlook, Places
 
 MOST_TRIES = 3  # of one node, before it is left alone
 
@@ -42,7 +42,8 @@ def choose(
     for node, why in sorted(outlook.sub_health.items()):
         if places[node] is None or sum(n == node for n, _ in tried) >= MOST_TRIES:
             continue
-        free = [m for m in outlook.here if index_of(places, m.id) < 0 and (node, m.id) not in tried]
+        placed = {m.id for m in places if m is not None}
+        free = [m for m in outlook.here if m.id not in placed and (node, m.id) not in tried]
         if free:
             return Switch(node, free[0], why, now + limit_s)
     return None

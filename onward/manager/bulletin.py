@@ -52,7 +52,8 @@ class Bulletin:
         at = self.time_of_day(now)
         fit = [m for m in here if not published.why_barred(job.board, m, self._rules, at)]
         ill = {f.agent for f in job.board.faults if level_now(f, self._rules, at) is Level.SUB_HEALTH}
-        return tuple(sorted(fit, key=lambda m: m.id in ill or index_of(job.places, m.id) in bad))
+        ill |= {m.id for i, m in enumerate(job.places) if m is not None and i in bad}
+        return tuple(sorted(fit, key=lambda m: m.id in ill))
 
     def sub_health(self, job: Job, now: float) -> dict[int, str]:
         return published.sub_healthy(job.board, job.places, self._rules, self.time_of_day(now))

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from onward.core import health
-from onward.core.agreement import Part
+from onward.core.agreement import Agreement, Part
 from onward.core.checkpoints import Grant, SavePart, publishable
 from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, Progress, RankFacts, Stage
 from onward.core.incident import Incident
-from onward.core.membership import Electorate, Member, Outlook, fill, index_of, vote
+from onward.core.membership import ALL_VOTE, Electorate, Member, Outlook, council, facts_s, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Rules
 from onward.core.recovery import (
@@ -53,8 +53,8 @@ from onward.wire.messages import (
 )
 
 CONFIRM_S = 0.15  # agents read pages now and then: nobody is blamed for what one look at them shows
-ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew
-FRESH_S = 0.5  # facts older than this are no evidence against anybody
+ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew (or 3 beats)
+FRESH_S = 0.5  # facts older than this are no evidence against anybody (or 2 beats)
 RESEND_S = 0.2  # orders that an agent does not show to have are sent again
 OFFICE_S = 1.5  # a majority is enough to take office when the others have not come after so long
 LEAVE_S = 1.0  # when all nodes of a job are told to end, the last hears of it within so long
@@ -80,6 +80,21 @@ class ManagerSettings:
     seat: str = ""  # whoever started this manager, and can tell that one before it there is dead
     rules: Rules = field(default_factory=Rules)  # for published faults
     wall_s: float = 0.0  # what makes a time of day, the same everywhere, out of this process's clock
+
+
+@dataclass(frozen=True)
+class _Common:
+    """What goes to every agent alike."""
+
+    version: int
+    job: Job
+    age: list[int]
+    members: int
+    step: int
+    record: bytes
+    holders: frozenset[str]  # agents that hold the record: those who vote; empty: all
+    store: str
+    managers: list[str]
 
 
 class ManagerLogic:
@@ -119,6 +134,10 @@ class ManagerLogic:
         self._bulletin = Bulletin(settings.rules, settings.wall_s)
         self._pace = Pace()
         self._conditions: list[Condition] = []
+        beat_s = facts_s(settings.nodes)
+        self._absent_s, self._fresh_s = max(ABSENT_S, 3 * beat_s), max(FRESH_S, 2 * beat_s)
+        self._places: dict[str, int] = {}
+        self._places_of: Job | None = None
         self._base: tuple[int, ...] = ()  # age of the record that this manager has gone on from
         self._granted = False  # a majority has followed it: whatever others hold, this is what counts
         self._phase_since = 0  # version of the first orders of this phase
@@ -142,12 +161,13 @@ class ManagerLogic:
         """Somebody who must know says that `agent` is dead, and its ranks with it."""
         self._gone.add(agent)
 
-    def on_facts(self, message: AgentFacts, now: float) -> None:
+    def on_facts(self, message: AgentFacts, now: float, think: bool = True) -> None:
+        """`think`: at once. Who hears many agents does it when it has heard those who spoke together."""
         me = message.agent.id
         if message.version <= self._seen.get(me, 0) or self.deposed:
             return
         first = me not in self._seen
-        back = now - self._heard_at.get(me, now) > ABSENT_S
+        back = now - self._heard_at.get(me, now) > self._absent_s
         self._heard_at[me] = now
         self._seen[me] = message.version
         self._latest[me] = message
@@ -159,7 +179,8 @@ class ManagerLogic:
             self._terms.append(message.term)
             if message.record and message.record not in self._records:
                 self._records.append(message.record)
-            self._try_office(now)
+            if think:
+                self._try_office(now)
             if self.job is None:
                 return
             first = False  # all have been told
@@ -170,12 +191,14 @@ class ManagerLogic:
         elif back:
             self.job = resumed(self.job, now)
         self._catch_up(message, now)
+        node = self._place(me)
         for f in message.ranks:
-            if index_of(self.job.places, me) == node_of(self.job, f.rank):
+            if node == node_of(self.job, f.rank):
                 self.facts[f.rank] = f
                 self._time_step(f)
                 self._pace.see(f)
-        self.think(now)
+        if think:
+            self.think(now)
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
         if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
             self._send_orders([me], now)  # what was sent before may have been lost with its connection
@@ -208,7 +231,7 @@ class ManagerLogic:
 
     def _catch_up(self, message: AgentFacts, now: float) -> None:
         assert self.job is not None
-        node = index_of(self.job.places, message.agent.id)
+        node = self._place(message.agent.id)
         if node < 0 or message.generation <= self.job.generation:
             return
         ranks = [r for r in range(self.job.world_size) if node_of(self.job, r) == node]
@@ -232,12 +255,29 @@ class ManagerLogic:
         assert self.job is not None
         return message.term < self.job.term and not self._granted and tuple(message.age) > self._base
 
+    def _place(self, agent: str) -> int:
+        """Of which node; -1: it stands by. Asked with every word from anybody."""
+        job = self.job
+        assert job is not None
+        if self._places_of is None or self._places_of.places is not job.places:
+            self._places = {m.id: i for i, m in enumerate(job.places) if m is not None}
+            self._places_of = job
+        return self._places.get(agent, -1)
+
     def members(self) -> list[Member]:
         """The agents that somebody should know to be alive or dead."""
         job = self.job
+        known = self._known_of
+        if job is not None and known is not None and known.places is job.places and known.voters is job.voters:
+            return self._known
         jobs = [job] if job is not None else self._recorded()
         voters = [m for j in jobs for e in j.voters for m in e.members]
-        return list(dict.fromkeys([*(m for j in jobs for m in j.places if m is not None), *voters]))
+        self._known = list({m.id: m for m in [*(m for j in jobs for m in j.places if m is not None), *voters]}.values())
+        self._known_of = job
+        return self._known
+
+    _known: list[Member] = []
+    _known_of: Job | None = None
 
     def _recorded(self) -> list[Job]:
         jobs = []
@@ -289,13 +329,16 @@ class ManagerLogic:
     def _begin(self, term: int, now: float) -> None:
         s = self.settings
         places = fill((None,) * s.nodes, self._here(now), starting=True)
+        if any(m.age for m in self._latest.values()):
+            self.waiting = "those who hold the record of this job"
+            return
         missing = places.count(None)
         if missing:
             self.waiting = f"{missing} of {s.nodes} nodes"
             return
         self.waiting = ""
         job = new_job(s.world_size, s.policies, s.limits, places)
-        voters = (Electorate(tuple(m for m in places if m is not None), s.seat, term),)
+        voters = (Electorate(council([m for m in places if m is not None]), s.seat, term),)
         self.job = replace(job, term=term, voters=voters, run=s.seat[:8])
 
     def _here(self, now: float) -> tuple[Member, ...]:
@@ -411,7 +454,7 @@ class ManagerLogic:
         """Who was not running himself has no right to call others silent."""
         last, self._thought_at = self._thought_at, now
         away = now - last if last is not None else 0.0
-        if away > ABSENT_S / 2:
+        if away > self._absent_s / 2:
             self._heard_at = {agent: at + away for agent, at in self._heard_at.items()}
 
     def _outlook(self, now: float) -> Outlook:
@@ -442,7 +485,7 @@ class ManagerLogic:
 
     def _is_here(self, m: Member, now: float) -> bool:
         """Connected, and lately heard of."""
-        return m.id not in self._absent and m.id not in self._gone and self._silence(m, now) < ABSENT_S
+        return m.id not in self._absent and m.id not in self._gone and self._silence(m, now) < self._absent_s
 
     def _has_majority(self, job: Job, outlook: Outlook, now: float) -> bool:
         if quorum(job, outlook).enough:
@@ -497,7 +540,7 @@ class ManagerLogic:
 
     def _deaf(self, now: float) -> bool:
         assert self.job is not None
-        silent = [m for m in self.job.places if m is not None and self._silence(m, now) > FRESH_S]
+        silent = [m for m in self.job.places if m is not None and self._silence(m, now) > self._fresh_s]
         return any(not self._why_lost(m, now) for m in silent)  # who is lost will not be heard again
 
     def _look_for_lost_nodes(self, now: float) -> None:
@@ -658,30 +701,53 @@ class ManagerLogic:
             self._told_at[agent] = now
             self.out.append((agent, self.orders(agent)))
 
+    def _common(self, job: Job) -> _Common:
+        """What the orders of all agents have in common, made up once for each version."""
+        if self._said is None or self._said.version != self._version or self._said.job is not job:
+            members = [m for m in job.places if m is not None]
+            voters = [m for e in job.voters for m in e.members]
+            few = len(members) <= ALL_VOTE
+            doors = [m.manager for m in (members if few else voters) if m.manager]
+            self._said = _Common(
+                version=self._version,
+                job=job,
+                age=[int(n) for n in age(job)],
+                members=len(job.ranks),
+                step=max((f.progress.step for f in self.facts.values()), default=0),
+                record=self.record(),
+                holders=frozenset() if few else frozenset(m.id for m in voters),
+                store=members[0].peer if members else "",
+                managers=list(dict.fromkeys(doors)),
+            )
+        return self._said
+
+    _said: _Common | None = None
+
     def orders(self, agent: str) -> Orders:
         """All that is wanted of `agent`, now."""
         job = self.job
         assert job is not None
-        node = index_of(job.places, agent)
+        node = self._place(agent)
         stands_in = job.switch is not None and job.switch.member.id == agent
         if stands_in and job.switch is not None:
             node = job.switch.node
-        ranks = [r for r in range(job.world_size) if node_of(job, r) == node] if node >= 0 else []
+        local = job.world_size // max(1, len(job.places))
+        ranks = range(node * local, (node + 1) * local) if node >= 0 else range(0)
+        common = self._common(job)
         verdict = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}.get(job.phase)
-        first = next((m for m in job.places if m is not None), None)
         return Orders(
             term=job.term,
             seat=self.settings.seat,
             version=self._version,
-            age=[int(n) for n in age(job)],
+            age=common.age,
             base=[int(n) for n in self._base],
             granted=self._granted,
             generation=job.generation,
             ranks=[self._stand_in_order(job, r) if stands_in else self._rank_order(job, r) for r in ranks],
             node=node,
             world_size=job.world_size,
-            members=len(job.ranks),
-            step=max((f.progress.step for f in self.facts.values()), default=0),
+            members=common.members,
+            step=common.step,
             run=job.run,
             attempt=job.attempt,
             phase=job.phase.value,
@@ -690,11 +756,11 @@ class ManagerLogic:
             root_cause=job.root_cause,
             save=self._save(job, node),
             publish=self._grant if self._grant is not None and self._grant.node == node else None,
-            job=self.record(),
+            job=common.record if not common.holders or agent in common.holders else b"",
             kept_at={r: at for r in ranks if (at := self._kept_at(job, r))},
-            store=first.peer if first is not None and job.phase in _FORMED else "",
+            store=common.store if job.phase in _FORMED else "",
             master=f"{job.places[0].address}|{job.places[0].master_port}" if job.places[0] is not None else "",
-            managers=[m.manager for m in job.places if m is not None and m.manager],
+            managers=common.managers,
             waiting=job.waiting,
             conditions=self._conditions,
         )
@@ -776,18 +842,26 @@ class ManagerLogic:
         others = [job.places[(node + i) % n] for i in range(1, n)]
         return next((m.peer for m in others if m is not None), "")
 
+    def _givers(self, a: Agreement) -> dict[int, int]:
+        """Who is given state by whom."""
+        if self._given is None or self._given[0] is not a:
+            receivers = [r for r, p in a.parts.items() if p is Part.RECEIVE]
+            self._given = (a, {r: a.sources[i % len(a.sources)] for i, r in enumerate(receivers)})
+        return self._given[1]
+
+    _given: tuple[Agreement, dict[int, int]] | None = None
+
     def _form(self, job: Job, rank: int) -> Form:
         a = job.agreement
         partner = self._partner(job, rank)
         if a is None:
             return Form(world_size=job.world_size, begin=job.begun, partner=partner)
         part = a.parts[rank]
-        receivers = [r for r, p in a.parts.items() if p is Part.RECEIVE]
-        givers = [a.sources[i % len(a.sources)] for i in range(len(receivers))]
+        giver = self._givers(a)
         source = ""
         if part is Part.RECEIVE:
-            giver = givers[receivers.index(rank)]
-            source = self.facts[giver].serve if giver in self.facts else ""
+            given_by = self.facts.get(giver[rank])
+            source = given_by.serve if given_by is not None else ""
         return Form(
             world_size=job.world_size,
             members=list(job.ranks) if job.absent else [],
@@ -796,7 +870,7 @@ class ManagerLogic:
             step=a.step,
             part=part.value,
             source=source,
-            serves=sum(1 for g in givers if g == rank),
+            serves=sum(1 for g in giver.values() if g == rank),
             between=job.between,
             through=job.through,
             partner=partner,

@@ -24,6 +24,7 @@ from onward.wire.messages import AgentFacts, DieAfter, FaultRequest, encoder, fr
 log = get_logger("onward.manager")
 GREETING_S = 5.0
 TICK_S = 0.05
+LONGEST_REST_S = 0.1
 OVER_S = 0.3  # the job has ended and nobody is here any more
 
 
@@ -39,6 +40,9 @@ class ManagerServer:
         self._idle_since = time.monotonic()
         self._fatal: DieAfter | None = None  # on purpose
         self.refused = 0
+        self._waking = False
+        self._took_s = 0.0
+        self._rested_at = 0.0
 
     @property
     def phase(self) -> str:
@@ -54,10 +58,9 @@ class ManagerServer:
         server = await asyncio.start_server(self._on_connection, sock=sock)
         async with server:
             while not self._logic.deposed:
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(max(TICK_S, 2 * self._took_s))
                 self._ask_the_kernel()
-                self._logic.think(time.monotonic())
-                self._flush()
+                self._think()
                 if self._peers:
                     self._idle_since = time.monotonic()
                     continue
@@ -66,6 +69,23 @@ class ManagerServer:
                 if idle > idle_s or (idle > OVER_S and over):
                     return
             self._flush()
+
+    def _wake(self) -> None:
+        """Think, once, about all that is heard together; and leave time to hear more."""
+        if not self._waking:
+            self._waking = True
+            loop = asyncio.get_running_loop()
+            rest_s = self._rested_at - time.monotonic()
+            _ = loop.call_later(rest_s, self._think) if rest_s > 0 else loop.call_soon(self._think)
+
+    def _think(self) -> None:
+        began = time.monotonic()
+        self._waking = False
+        self._logic.think(began)
+        self._flush()
+        now = time.monotonic()
+        self._took_s = now - began
+        self._rested_at = now + min(self._took_s, LONGEST_REST_S)
 
     def _ask_the_kernel(self) -> None:
         """An agent of this machine that is gone need not be waited for."""
@@ -88,7 +108,8 @@ class ManagerServer:
                     self._logic.on_fault_request(agent, message, time.monotonic())
                 else:
                     agent = agent or self._welcome(message, writer)
-                    self._logic.on_facts(message, time.monotonic())
+                    self._logic.on_facts(message, time.monotonic(), think=False)
+                    self._wake()
                 self._flush()
         except WireError as e:
             if not agent:
