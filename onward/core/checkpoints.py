@@ -8,7 +8,7 @@ publishes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -42,17 +42,19 @@ class Grant:
     files: tuple[SavedFile, ...]
 
 
-def publishable(parts: Mapping[int, Sequence[SavePart]], generation: int, world_size: int) -> Grant | None:
+def publishable(parts: Mapping[int, Sequence[SavePart]], generation: int, members: Iterable[int]) -> Grant | None:
     """The newest step of which all parts have been written in the current generation.
 
-    That is one part from every node, except where another has kept the local state of a node that is lost.
+    That is one part from every node, except where another has kept the local state of a node that is lost. Ranks that
+    the job goes on without have no part in it.
     """
+    wanted = set(members)
     here = [(node, part) for node, found in parts.items() for part in found if part.generation == generation]
     for step in sorted({part.step for _, part in here}, reverse=True):
         chosen = {node: part for node, part in here if part.step == step}
         with_shared = [node for node, part in sorted(chosen.items()) if part.shared]
         ranks = {rank for part in chosen.values() for rank in part.ranks}
-        if with_shared and ranks >= set(range(world_size)):
+        if with_shared and ranks >= wanted:
             files: dict[str, SavedFile] = {}
             for node in sorted(chosen, reverse=True):  # should two have written one file, the publisher's counts
                 files |= {f.name: f for f in chosen[node].files}

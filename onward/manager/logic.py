@@ -535,7 +535,7 @@ class ManagerLogic:
         assert job is not None
         if job.phase not in (Phase.RUNNING, Phase.FINISHING, Phase.LEAVING, Phase.SUCCEEDED, Phase.SAVING):
             return None, {}
-        grant = publishable(self._parts(job), job.generation, job.world_size)
+        grant = publishable(self._parts(job), job.generation, job.ranks)
         return grant, savers(job, self.facts) if job.phase is Phase.SAVING else {}
 
     def _deaf(self, now: float) -> bool:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from several import Nodes, wait_until
 
+from onward.checkpoints import disk
+
 pytestmark = [pytest.mark.torch]
 SCRIPT = "tests/scripts/elastic.py"
 LADDER = ["--recover-strategy", "recover-in-place,recover,elastic-training", "--wait-reschedule-timeout", "1"]
@@ -28,7 +30,8 @@ def ledger(tmp: Path) -> dict[int, list[int]]:
 
 
 def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int) -> None:
-    script = [SCRIPT, "--steps", str(steps), "--digest", nodes.digest]
+    saved = tmp / "saved"
+    script = [SCRIPT, "--steps", str(steps), "--digest", nodes.digest, "--dir", str(saved)]
     nodes.flags[nodes.flags.index("--nnodes") + 1] = f"1:{size}"
     faults = [f for node, step in losses for f in ("--chaos", f"kind=kill-agent,node={node},step={step}")]
     started = [nodes.start(f"n{i}", "--node-rank", str(i), *LADDER, *faults, script=script) for i in range(size)]
@@ -49,6 +52,11 @@ def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple
     assert sorted(counted) == list(range(steps))
     for step, ids in counted.items():
         assert len(ids) == len(set(ids)) == GLOBAL_BATCH, f"step {step}: {sorted(ids)}"
+    written = [disk.read_manifest(folder) for folder in disk.folders(saved)]
+    locals_of = [sum(name.startswith("local") for name in m.names()) for m in written]
+    assert set(locals_of) >= {size - 1, size}, "with fewer ranks it is saved as well"
+    for folder, manifest in zip(disk.folders(saved), written, strict=True):
+        disk.verify(folder, manifest)
     reference = jobs.run(SCRIPT, "--steps", str(steps), "--pace", "0", nproc=size, flags=LADDER)
     assert reference.code == 0, reference.err
     for rank in range(size):

@@ -13,6 +13,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--pace", type=float, default=0.05, help="seconds a step takes at least")
 parser.add_argument("--digest")
+parser.add_argument("--dir", help="save every ten steps, there")
 args = parser.parse_args()
 
 run = onward.init()
@@ -22,6 +23,8 @@ model = DDP(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Line
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
 run.protect(model=model, optimizer=optimizer, schedule=schedule)
+if args.dir:
+    run.checkpoint(every=10, dir=args.dir, keep=100)
 batches = run.batches(data, global_batch=48, micro_batch=4)
 
 for step in run.steps(args.steps):
