@@ -231,6 +231,7 @@ class Launcher:
                 child.signal(signal.SIGKILL)
             return
         self._stop_signal, self._stopped_at = number, time.monotonic()
+        self._manager.stopping = True
         name, grace = signal.Signals(number).name, self.settings.grace_s
         others = self.settings.several and self.logic.node >= 0
         if not self._can_save() and not others:
@@ -349,6 +350,7 @@ class Launcher:
         self._count()
         if not is_open:
             self._incidents.append(incident)
+            self._tally.closed(incident.total_ms / 1000.0, time.monotonic())
             with contextlib.suppress(OSError), open(self.log_dir / "incidents.jsonl", "ab") as f:
                 f.write(msgspec.json.encode(incident) + b"\n")
         self.observer.incident(incident, is_open)
@@ -716,7 +718,7 @@ class Launcher:
             name=self.name,
             log_dir=str(self.log_dir),
             steps_lost=self._tally.lost,
-            goodput=self._goodput(now),
+            goodput=self._tally.goodput(now),
             conditions=self._conditions.now,
         )
 
@@ -724,9 +726,6 @@ class Launcher:
         """The incidents so far, and whether the last of them is still open."""
         now_open = [self._open_incident] if self._open_incident is not None else []
         return self._incidents + now_open, bool(now_open)
-
-    def _goodput(self, now: float) -> float:
-        return self._tally.goodput(sum(i.total_ms for i in self._incidents) / 1000.0, now)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -749,6 +748,16 @@ class Launcher:
 
     _waits_for_save = False
 
+    def _say_how_to_go_on(self) -> None:
+        """What a job that did not succeed has left on disk is of use only to those who know of it."""
+        step = self._vault.newest()
+        if step < 0:
+            return
+        same = "start it again with the same command"
+        if not self._vault.named and self.settings.dump_dir is None:
+            same = f"start it again with --dump-dir {self._vault.directory} added to the command"
+        self.observer.note(f"to go on at step {step}, {same}")
+
     def _outcome(self) -> Outcome:
         if self._crash is not None:
             raise OnwardError(f"internal error in the launcher: {self._crash!r}") from self._crash
@@ -758,6 +767,8 @@ class Launcher:
         for missing in self.witness.unseen(self._is_ours) if not self._stop_signal else []:
             self.observer.note(f"injected fault: {missing}")
         exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
+        if exit_code or self._stop_signal:
+            self._say_how_to_go_on()
         phase = orders.phase if orders is not None else "Failed"
         root = orders.root_cause if orders is not None else None
         if self._gave_up:

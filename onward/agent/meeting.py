@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass
 
 from onward.agent.logs import user_directory
+from onward.agent.ports import why_not_bound
 from onward.agent.settings import RunSettings
 from onward.core.membership import Member
 from onward.errors import UsageError
@@ -78,8 +79,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as e:
-        where = f"{host}:{port}" if port else host
-        raise UsageError(f"cannot listen on {where}: {e.strerror or e}; give an address of this machine") from e
+        raise UsageError(why_not_bound(e, host, port, "--master-port, the same on all nodes")) from e
 
 
 def _resolved(host: str, port: int) -> str:

@@ -175,6 +175,11 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     spares = line.choice("spares", "each", ("none", "one", "each"))
     if standalone and max_nodes > 1:
         line.problems.append(f"--standalone means one node, but --nnodes asks for {max_nodes}; drop one of the two")
+    if line.switch("standby") and 0 < max_nodes < 2:
+        line.problems.append(
+            "--standby means to take the place of a lost node, but a job of one node has no other; "
+            "give --nnodes as the other nodes of the job do, 2 or more"
+        )
     if launch == "program" and "/" not in script and not _on_path(script, env) and os.path.isfile(script):
         script = f"./{script}"  # a file of this directory; without a slash it would be looked for on PATH only
     if script or not line.swallowed:

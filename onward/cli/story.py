@@ -59,7 +59,7 @@ def summary(outcome: Outcome) -> str:
         counted(outcome.steps, "step"),
         counted(len(outcome.incidents), "incident"),
         f"{counted(outcome.steps_lost, 'step')} lost",
-        f"goodput {outcome.goodput:.1%}",
+        *([f"goodput {outcome.goodput:.1%}"] if outcome.steps else []),  # of a node that never trained: nothing
         f"{outcome.elapsed_s:.1f} s",
     ]
     return f"{outcome.phase}: {', '.join(parts)}; logs in {outcome.log_dir}"

@@ -46,7 +46,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # end with the launcher
     if os.getppid() != spec.parent:
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launcher decides
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they may reach everybody at once; the launcher decides, and needs us
     sock = socket.socket(fileno=spec.fd)
     settings = ManagerSettings(
         world_size=spec.world_size,
