@@ -137,6 +137,7 @@ class OwnManager:
             "fail_stop_s": s.fail_stop_s,
             "rules": s.rules,
             "seat": self._meeting.member.id,
+            "job": s.job_name,
             "journal": str(self._log_dir / "journal"),
         }
         command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())

@@ -73,6 +73,7 @@ from onward.wire.messages import (
     Note,
     Orders,
     PeerReply,
+    Refused,
     encoder,
     first_word,
     from_rank,
@@ -85,6 +86,7 @@ GREETING_S = 5.0
 FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the job ended
 ONE_SIGNAL_S = 0.5
 QUORUM_S = 1800.0  # a node that no manager can take care of for so long gives up, as the manager itself does
+WRONG_USAGE = 2  # the exit code of a wrong command line: here one that does not fit the job
 LAST_SAVE_S = 600.0  # what a job that has succeeded waits for its last checkpoint
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
@@ -132,6 +134,7 @@ class Launcher:
         for injection in injections:
             self.witness.expect(injection)
         self._hinted = False
+        self._heard: set[str] = set()  # loud notes, said once
         self.refused = 0  # connections that were not a rank's
 
     # ------------------------------------------------------------------------------------------ life
@@ -302,6 +305,7 @@ class Launcher:
                 self._say_where_it_begins(message)
                 self._apply(self.logic.on_orders(message))
                 if self.logic.orders is message:
+                    self._say_where_we_stand(message.node)
                     for text in self._conditions.update(message.conditions):
                         self.observer.note(text)
                 if self._stop_signal and (message.phase == "Stopped" or message.node < 0):
@@ -311,7 +315,9 @@ class Launcher:
             case Beat():
                 self._say_what_is_awaited(message.waiting)
             case Note():
-                self.observer.detail(message.text)
+                self._on_note(message)
+            case Refused():
+                self._on_refused(message.why)
             case IncidentNote():
                 self._on_incident(message.incident, message.open)
             case FaultAnswer():
@@ -319,11 +325,38 @@ class Launcher:
             case CaptureStacks():
                 self._spawn(self._capture(message))
 
+    def _on_note(self, note: Note) -> None:
+        if not note.loud:
+            self.observer.detail(note.text)
+        elif note.text not in self._heard:
+            self._heard.add(note.text)
+            self.observer.note(note.text)
+
+    def _on_refused(self, why: str) -> None:
+        """Who never had a part in the job ends. Who has one goes on with it: its ranks are worth more than a flag."""
+        if self.logic.orders is None and not self._gave_up:
+            self._gave_up = f"the job's manager has refused this node: {why}"
+            self._exit_code = WRONG_USAGE
+            self.observer.note(self._gave_up)
+            self._done.set()
+
     def _say_what_is_missed(self, orders: Orders) -> None:
         attached = any(self.logic.processes[n].attached for n in self.logic.current.values())
         if orders.attempt > 0 and not attached and not self._hinted:
             self._hinted = True
             self.observer.note(HINT)
+
+    def _say_where_we_stand(self, node: int) -> None:
+        """A node that stands by has nothing else to show that it is of use."""
+        if node < 0 and self._stands_at != node and not self._stop_signal:
+            name = self.logic.settings.member.name
+            self.observer.note(f"standing by as {name}; takes the place of a node that is lost")
+        elif self._stands_at is not None and self._stands_at < 0 <= node:
+            ranks = ", ".join(map(str, self.logic.local_ranks))
+            self.observer.note(f"taking the place of node {node}: starting rank {ranks}")
+        self._stands_at = node
+
+    _stands_at: int | None = None  # the place in the last orders
 
     def _say_where_it_begins(self, orders: Orders) -> None:
         loads = {o.form.step for o in orders.ranks if o.form is not None and o.form.part == "load"}
@@ -566,7 +599,7 @@ class Launcher:
             self._manager.end_if_silent(time.monotonic() - office.lost_at)
         if office.turned_away == 3 and not self._told_away:
             self._told_away = True
-            what = "it may have another token or another --nproc-per-node; its reason is in manager.log on its node"
+            what = "it may have another token, or be no manager; its reason is in manager.log on its node"
             self.observer.note(f"the manager at {', '.join(office.doors).replace('|', ':')} does not let us in: {what}")
         waited = time.monotonic() - self._started_at
         if self.logic.orders is None and waited > self.settings.join_timeout_s and not self._gave_up:
@@ -583,6 +616,7 @@ class Launcher:
 
     _told_away = False
     _gave_up = ""
+    _exit_code = 1  # of one that gave up
 
     def _room_for_spare(self) -> bool:
         """A spare may take what a rank takes; a machine that this would fill is better off without."""
@@ -772,7 +806,7 @@ class Launcher:
         phase = orders.phase if orders is not None else "Failed"
         root = orders.root_cause if orders is not None else None
         if self._gave_up:
-            exit_code, phase, root = 1, "Failed", None
+            exit_code, phase, root = self._exit_code, "Failed", None
         if self._stop_signal:
             exit_code = 128 + self._stop_signal
             phase = f"Stopped by {signal.Signals(self._stop_signal).name}"

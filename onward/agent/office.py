@@ -17,7 +17,7 @@ from onward.agent.peers import split
 from onward.errors import WireError
 from onward.log import get_logger
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import Beat, Orders, encoder, from_manager
+from onward.wire.messages import Beat, Orders, Refused, encoder, from_manager
 
 log = get_logger("onward.agent")
 CONNECT_S = 2.0
@@ -89,7 +89,8 @@ class Office:
             while True:
                 wait_s = self._line.wait_s(time.monotonic() - came, in_office)
                 message = decode(from_manager, await asyncio.wait_for(read_frame(reader), wait_s))
-                self.turned_away = 0
+                if not isinstance(message, Refused):
+                    self.turned_away = 0
                 if isinstance(message, Orders):
                     self._over = message.exit_code is not None
                     self._line.told(message.managers, message.granted)

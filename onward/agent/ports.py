@@ -16,7 +16,10 @@ def holder_of(port: int) -> str:
         pid = next((c.pid for c in listening if c.laddr and c.laddr.port == port and c.pid), 0)
         if not pid:
             return ""
-        words = " ".join(psutil.Process(pid).cmdline())
+        process = psutil.Process(pid)
+        if "onward.manager" in " ".join(process.cmdline()):
+            process = process.parent() or process  # people know what they have started, not what that has started
+        pid, words = process.pid, " ".join(process.cmdline())
     except (psutil.Error, OSError):
         return ""
     shown = words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."

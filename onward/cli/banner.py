@@ -50,9 +50,11 @@ def root_cause(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any] | N
 
 
 def banner(outcome: Outcome, oom_killed: bool = False) -> str:
-    """The same as text."""
+    """The same as text; of a node that gave up by itself, why."""
     root = root_cause(outcome, oom_killed)
-    assert root is not None
+    if root is None:
+        lines = ["=" * WIDTH, f"{outcome.script} FAILED", "-" * WIDTH, f"Given up   : {outcome.reason}"]
+        return "\n".join([*lines, f"All logs   : {outcome.log_dir}", "=" * WIDTH])
     local = f" (local rank {root['local_rank']})" if root["local_rank"] is not None else ""
     pid = f"{root['pid']} (incarnation {root['incarnation']})" if root["pid"] else "none: it could not be started"
     rows: list[tuple[str, Any]] = [

@@ -35,6 +35,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     fail_stop_s: float
     rules: Rules
     seat: str
+    job: str
     journal: str
 
 
@@ -59,6 +60,7 @@ def main() -> None:
         node_timeout_s=spec.node_timeout_s,
         fail_stop_s=spec.fail_stop_s,
         seat=spec.seat,
+        job=spec.job,
         rules=spec.rules,
         wall_s=time.time() - time.monotonic(),
     )
