@@ -811,6 +811,7 @@ class Launcher:
             exit_code = 128 + self._stop_signal
             phase = f"Stopped by {signal.Signals(self._stop_signal).name}"
             root = None
+        root = self._obituaries.cause(root)
         ended = self._obituaries.of(root)
         return Outcome(
             exit_code=exit_code,
@@ -832,6 +833,7 @@ class Launcher:
             others=self._obituaries.others(ended),
             pids={rank: tuple(pids) for rank, pids in sorted(self._obituaries.pids.items())},
             chaos=self.witness.fired,
+            attempts=orders.attempt + 1 if orders is not None else 0,
             conditions=[*self._conditions.over, *self._conditions.now],
             refused=self.refused,
             dropped=self.logic.dropped,

@@ -64,7 +64,7 @@ def endpoints(s: RunSettings) -> list[tuple[str, int]]:
 
 def _endpoint(text: str, default: int | None) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if text.count(":") == 1 or text.startswith("[") else (text, "", "")
-    if port and not (port.isdigit() and 0 < int(port) < 65536):
+    if port and not (port.isdecimal() and 0 < int(port) < 65536):
         raise UsageError(f"{text}: {port!r} is not a port; give HOST:PORT")
     return (host or text).strip("[]"), int(port or default or PORT)
 

@@ -62,7 +62,7 @@ _TORCHRUN = (
     _torchrun("master-port", "Port on node 0 (default: any free one on a single node, else 29500).", "PORT"),
     _torchrun("local-addr", "Address of this node (default: found out).", "HOST"),
     _torchrun("standalone", "One node, nobody to meet."),
-    _torchrun("rdzv-endpoint", "Where the nodes of the job meet; further places to look for it after a comma.", "HOST[:PORT],..."),
+    _torchrun("rdzv-endpoint", "Where the nodes of the job meet, and where else to look.", "HOST[:PORT],..."),
     _torchrun("rdzv-id", "Id of the job; ranks see it as TORCHELASTIC_RUN_ID (default none).", "ID"),
     _torchrun("max-restarts", f"Process restarts before the job fails (absent or 0: {UNLIMITED_RESTARTS}).", "N"),
     _torchrun("role", "Name of this kind of rank (default: default).", "NAME"),
@@ -123,7 +123,12 @@ _OWN = (
     _Flag("chaos", "Inject a fault, such as rank=2,step=50,kind=kill, or a YAML file. Repeatable.", "SPEC"),
     _Flag("job-name", "Name in messages and directories (default: the rdzv id).", "NAME", alias="job-id"),
     _Flag("standby", "This node only takes the place of a lost one."),
-    _Flag("manager", "Where `onward manager` listens (default: node 0); each of a list is tried.", "HOST:PORT,...", env=("ONWARD_MANAGER",)),
+    _Flag(
+        "manager",
+        "Where `onward manager` listens (default: node 0); each of a list is tried.",
+        "HOST:PORT,...",
+        env=("ONWARD_MANAGER",),
+    ),
     _Flag(
         "token-file",
         "File with the shared secret of a job on several nodes.",

@@ -52,7 +52,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         port = rest.removeprefix(":") or port
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"--listen {text}: {port!r} is not a port; give HOST:PORT, such as 0.0.0.0:{PORT}")
     return host or "127.0.0.1", int(port)
 

@@ -27,6 +27,7 @@ from onward.core.recovery import (
     advance,
     age,
     current,
+    exit_fault,
     inherited,
     new_job,
     node_of,
@@ -575,7 +576,10 @@ class ManagerLogic:
         if not found.certain or now - self._suspected_at < CONFIRM_S:
             return
         for r in found.ranks:
-            self._accuse(here[r], "hang" if here[r].alive else "exit", found.why, now, since_s=found.waited_s)
+            if here[r].alive:
+                self._accuse(here[r], "hang", found.why, now, since_s=found.waited_s)
+            else:  # it has ended well, and the others wait for it
+                self._accused[r] = replace(exit_fault(here[r], here), at=now, since_s=found.waited_s)
         if not found.ranks:
             first = here[min(here)]
             self._accuse(first, "stall", found.why, now, retryable="communication", since_s=found.waited_s)
