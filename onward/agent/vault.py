@@ -167,7 +167,8 @@ class Vault:
                 disk.publish(self.directory, self._unfinished(grant.step, grant.generation), manifest, self._keep)
         except (OSError, StateError) as e:
             reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-            return f"{reason}; {self.directory} must be a directory that all nodes share"
+            how = "" if self.named else " (--dump-dir names one)"
+            return f"{reason}; {self.directory} must be a directory that all nodes share{how}"
         return ""
 
     def drop(self, effect: DropPart) -> None:
