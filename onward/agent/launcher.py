@@ -259,6 +259,7 @@ class Launcher:
             self._check_end()
 
     async def _clean_up(self) -> None:
+        self._office.leave()
         for task in list(self._tasks):
             task.cancel()
         for child in self._children.values():
