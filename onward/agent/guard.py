@@ -2,7 +2,9 @@
 
 Ranks themselves end by the kernel's parent-death signal; their own children (shell scripts, spawned workers) may not.
 The launcher writes `+pid mark` and `-pid` lines to our standard input; its end is the end of the launcher, however it
-died. Its private directory, named by our argument, goes last: it is memory. Runs with the standard library alone.
+died. We are in a process group of our own but in the launcher's session, so that the kernel continues a guard that was
+stopped (and hangs up on it, which it ignores) when the launcher is gone. The launcher's private directory, named by our
+argument, goes last: it is memory. Runs with the standard library alone.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ class Guard:
 
     def _start(self) -> None:
         command = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py")), str(self._run_dir)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        Child(disown(self._process), self._on_exit)
+        # A process group of its own, in our session: should we be killed while it is stopped, the kernel continues it.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=os.setpgrp)
+        self._child = Child(disown(self._process), self._on_exit)
         for pid, mark in self._known.items():
             self._say(f"+{pid} {mark}\n")
 
@@ -64,6 +65,7 @@ class Guard:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._process.stdin.close()
+        self._child.signal(signal.SIGCONT)  # one that was stopped would stay for ever
 
     def _say(self, line: str) -> None:
         if self._process.stdin is not None:
@@ -89,6 +91,7 @@ class OwnManager:
         self._socket = meeting.manager_socket
         self._child: Child | None = None
         self._over = False
+        self.stopping = False  # the job is told to end: what becomes of its manager is nobody's concern
         self._delay_s = 0.0
         self._started_at = 0.0
         self._gone = asyncio.Event()
@@ -134,6 +137,7 @@ class OwnManager:
             "fail_stop_s": s.fail_stop_s,
             "rules": s.rules,
             "seat": self._meeting.member.id,
+            "job": s.job_name,
             "journal": str(self._log_dir / "journal"),
         }
         command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())
@@ -153,8 +157,9 @@ class OwnManager:
                 self._say("the manager here is not in office and ended")
             self._wait_for_a_knock()
             return
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        self._say(f"the manager ended ({how}); starting a new one, ranks train on")
+        if not self.stopping:
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            self._say(f"the manager ended ({how}); starting a new one, ranks train on")
         quick = time.monotonic() - self._started_at < QUICK_S
         self._delay_s = min(LONGEST_DELAY_S, 2 * self._delay_s + 0.05) if quick else 0.0
         asyncio.get_running_loop().call_later(self._delay_s, self._start)

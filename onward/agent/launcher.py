@@ -75,6 +75,7 @@ from onward.wire.messages import (
     Note,
     Orders,
     PeerReply,
+    Refused,
     encoder,
     first_word,
     from_rank,
@@ -86,6 +87,7 @@ GREETING_S = 5.0
 FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the job ended
 ONE_SIGNAL_S = 0.5
 QUORUM_S = 1800.0  # a node that no manager can take care of for so long gives up, as the manager itself does
+WRONG_USAGE = 2  # the exit code of a wrong command line: here one that does not fit the job
 LAST_SAVE_S = 600.0  # what a job that has succeeded waits for its last checkpoint
 HINT = (
     "no rank has called onward.init(), so a failure restarts all of them from the beginning; for recovery at the step "
@@ -134,6 +136,7 @@ class Launcher:
         for injection in injections:
             self.witness.expect(injection)
         self._hinted = False
+        self._heard: set[str] = set()  # loud notes, said once
         self.refused = 0  # connections that were not a rank's
 
     # ------------------------------------------------------------------------------------------ life
@@ -233,6 +236,7 @@ class Launcher:
                 child.signal(signal.SIGKILL)
             return
         self._stop_signal, self._stopped_at = number, time.monotonic()
+        self._manager.stopping = True
         name, grace = signal.Signals(number).name, self.settings.grace_s
         others = self.settings.several and self.logic.node >= 0
         if not self._can_save() and not others:
@@ -257,6 +261,7 @@ class Launcher:
             self._check_end()
 
     async def _clean_up(self) -> None:
+        self._office.leave()
         for task in list(self._tasks):
             task.cancel()
         for child in self._children.values():
@@ -303,6 +308,7 @@ class Launcher:
                 self._say_where_it_begins(message)
                 self._apply(self.logic.on_orders(message))
                 if self.logic.orders is message:
+                    self._say_where_we_stand(message.node)
                     for text in self._conditions.update(message.conditions):
                         self.observer.note(text)
                 if self._stop_signal and (message.phase == "Stopped" or message.node < 0):
@@ -312,7 +318,9 @@ class Launcher:
             case Beat():
                 self._say_what_is_awaited(message.waiting)
             case Note():
-                self.observer.detail(message.text)
+                self._on_note(message)
+            case Refused():
+                self._on_refused(message.why)
             case IncidentNote():
                 self._on_incident(message.incident, message.open)
             case FaultAnswer():
@@ -320,11 +328,38 @@ class Launcher:
             case CaptureStacks():
                 self._spawn(self._capture(message))
 
+    def _on_note(self, note: Note) -> None:
+        if not note.loud:
+            self.observer.detail(note.text)
+        elif note.text not in self._heard:
+            self._heard.add(note.text)
+            self.observer.note(note.text)
+
+    def _on_refused(self, why: str) -> None:
+        """Who never had a part in the job ends. Who has one goes on with it: its ranks are worth more than a flag."""
+        if self.logic.orders is None and not self._gave_up:
+            self._gave_up = f"the job's manager has refused this node: {why}"
+            self._exit_code = WRONG_USAGE
+            self.observer.note(self._gave_up)
+            self._done.set()
+
     def _say_what_is_missed(self, orders: Orders) -> None:
         attached = any(self.logic.processes[n].attached for n in self.logic.current.values())
         if orders.attempt > 0 and not attached and not self._hinted:
             self._hinted = True
             self.observer.note(HINT)
+
+    def _say_where_we_stand(self, node: int) -> None:
+        """A node that stands by has nothing else to show that it is of use."""
+        if node < 0 and self._stands_at != node and not self._stop_signal:
+            name = self.logic.settings.member.name
+            self.observer.note(f"standing by as {name}; takes the place of a node that is lost")
+        elif self._stands_at is not None and self._stands_at < 0 <= node:
+            ranks = ", ".join(map(str, self.logic.local_ranks))
+            self.observer.note(f"taking the place of node {node}: starting rank {ranks}")
+        self._stands_at = node
+
+    _stands_at: int | None = None  # the place in the last orders
 
     def _say_where_it_begins(self, orders: Orders) -> None:
         loads = {o.form.step for o in orders.ranks if o.form is not None and o.form.part == "load"}
@@ -353,6 +388,7 @@ class Launcher:
         self._count()
         if not is_open:
             self._incidents.append(incident)
+            self._tally.closed(incident.total_ms / 1000.0, time.monotonic())
             with contextlib.suppress(OSError), open(self.log_dir / "incidents.jsonl", "ab") as f:
                 f.write(msgspec.json.encode(incident) + b"\n")
         self.observer.incident(incident, is_open)
@@ -568,7 +604,7 @@ class Launcher:
             self._manager.end_if_silent(time.monotonic() - office.lost_at)
         if office.turned_away == 3 and not self._told_away:
             self._told_away = True
-            what = "it may have another token or another --nproc-per-node; its reason is in manager.log on its node"
+            what = "it may have another token, or be no manager; its reason is in manager.log on its node"
             self.observer.note(f"the manager at {', '.join(office.doors).replace('|', ':')} does not let us in: {what}")
         waited = time.monotonic() - self._started_at
         if self.logic.orders is None and waited > self.settings.join_timeout_s and not self._gave_up:
@@ -585,6 +621,7 @@ class Launcher:
 
     _told_away = False
     _gave_up = ""
+    _exit_code = 1  # of one that gave up
 
     def _room_for_spare(self) -> bool:
         """A spare may take what a rank takes; a machine that this would fill is better off without."""
@@ -723,7 +760,7 @@ class Launcher:
             name=self.name,
             log_dir=str(self.log_dir),
             steps_lost=self._tally.lost,
-            goodput=self._goodput(now),
+            goodput=self._tally.goodput(now),
             conditions=self._conditions.now,
         )
 
@@ -731,9 +768,6 @@ class Launcher:
         """The incidents so far, and whether the last of them is still open."""
         now_open = [self._open_incident] if self._open_incident is not None else []
         return self._incidents + now_open, bool(now_open)
-
-    def _goodput(self, now: float) -> float:
-        return self._tally.goodput(sum(i.total_ms for i in self._incidents) / 1000.0, now)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -756,6 +790,16 @@ class Launcher:
 
     _waits_for_save = False
 
+    def _say_how_to_go_on(self) -> None:
+        """What a job that did not succeed has left on disk is of use only to those who know of it."""
+        step = self._vault.newest()
+        if step < 0:
+            return
+        same = "start it again with the same command"
+        if not self._vault.named and self.settings.dump_dir is None:
+            same = f"start it again with --dump-dir {self._vault.directory} added to the command"
+        self.observer.note(f"to go on at step {step}, {same}")
+
     def _outcome(self) -> Outcome:
         if self._crash is not None:
             raise OnwardError(f"internal error in the launcher: {self._crash!r}") from self._crash
@@ -765,14 +809,17 @@ class Launcher:
         for missing in self.witness.unseen(self._is_ours) if not self._stop_signal else []:
             self.observer.note(f"injected fault: {missing}")
         exit_code = orders.exit_code if orders is not None and orders.exit_code is not None else 1
+        if exit_code or self._stop_signal:
+            self._say_how_to_go_on()
         phase = orders.phase if orders is not None else "Failed"
         root = orders.root_cause if orders is not None else None
         if self._gave_up:
-            exit_code, phase, root = 1, "Failed", None
+            exit_code, phase, root = self._exit_code, "Failed", None
         if self._stop_signal:
             exit_code = 128 + self._stop_signal
             phase = f"Stopped by {signal.Signals(self._stop_signal).name}"
             root = None
+        root = self._obituaries.cause(root)
         ended = self._obituaries.of(root)
         return Outcome(
             exit_code=exit_code,
@@ -794,6 +841,7 @@ class Launcher:
             others=self._obituaries.others(ended),
             pids={rank: tuple(pids) for rank, pids in sorted(self._obituaries.pids.items())},
             chaos=self.witness.fired,
+            attempts=orders.attempt + 1 if orders is not None else 0,
             conditions=[*self._conditions.over, *self._conditions.now],
             refused=self.refused,
             dropped=self.logic.dropped,

@@ -58,6 +58,7 @@ class Line:
 
     def wait_s(self, since_s: float, in_office: bool) -> float:
         """How long to go on listening to a manager that was first heard `since_s` ago."""
-        if in_office or len(self.doors) == 1:
+        starts = not self._known and self.door == self.home  # the job may not have begun: this is where it will
+        if in_office or len(self.doors) == 1 or starts:
             return self._patience.silence_s
         return max(0.0, self._patience.office_s - since_s)

@@ -10,9 +10,10 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+START_OF_TRACEBACK = "Traceback (most recent call last):"
 _CHUNK = 1 << 16
 _LONGEST = 1 << 14  # a longer line is cut into pieces
 
@@ -64,6 +65,17 @@ def tail(path: Path, lines: int) -> tuple[str, ...]:
             return tuple(f.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ()
+
+
+def last_traceback(lines: Sequence[str]) -> list[str]:
+    """The last traceback in a log, to the end of the log; empty when there is none."""
+    starts = [n for n, line in enumerate(lines) if line.startswith(START_OF_TRACEBACK)]
+    return list(lines[starts[-1] :]) if starts else []
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """The error itself of the last traceback: the first line after the frames that is not indented."""
+    return next((line for line in last_traceback(lines)[1:] if line and not line.startswith((" ", "\t"))), "")
 
 
 def user_directory() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import secrets
@@ -9,6 +10,7 @@ import socket
 from dataclasses import dataclass
 
 from onward.agent.logs import user_directory
+from onward.agent.ports import why_not_bound
 from onward.agent.settings import RunSettings
 from onward.core.membership import Member
 from onward.errors import UsageError
@@ -38,27 +40,58 @@ def meet(s: RunSettings) -> Meeting:
         address = _bar(sock)
         member = _member(s, name, "127.0.0.1", peer="", manager=address)
         return Meeting(secrets.token_bytes(32), member, [address], sock, True, None)
-    host, port = endpoint(s)
-    local = s.local_addr or _own_address(host, port)
-    token = _token(s, port, [host, local])
-    first = f"{_resolved(host, port)}|{port}"
-    first_socket = _host(s, host, port)
+    named = endpoints(s)
+    reached = _reachable(named)
+    local = s.local_addr or _own_address(*reached[0])
+    token = _token(s, named[0][1], [*(host for host, _ in reached), local])
+    doors = [f"{_resolved(host, port)}|{port}" for host, port in reached]
+    first_socket = _host(s, *named[0])
     hosts = first_socket is not None
-    sock = first_socket if first_socket is not None else _bind(local, 0)
+    sock = first_socket if first_socket is not None else _place_in_line(s, local, doors)
     peers = _bind(local, 0)
-    member = _member(s, name, local, peer=_bar(peers), manager=first if hosts else _bar(sock))
-    return Meeting(token, member, [first], sock, hosts, peers)
+    member = _member(s, name, local, peer=_bar(peers), manager=doors[0] if hosts else _bar(sock))
+    return Meeting(token, member, doors, sock, hosts, peers)
 
 
-def endpoint(s: RunSettings) -> tuple[str, int]:
-    """Where the agents meet: the manager that was named, else what torchrun calls the rendezvous or the master."""
-    text = s.manager or s.rdzv_endpoint
-    if not text:
-        return s.master_addr, s.master_port or PORT
+def endpoints(s: RunSettings) -> list[tuple[str, int]]:
+    """Where the agents meet: the manager that was named, else what torchrun calls the rendezvous or the master.
+
+    Further ones in a list are where else to look: a node that comes when the first is lost finds the others.
+    """
+    texts = [text.strip() for text in (s.manager or s.rdzv_endpoint).split(",") if text.strip()]
+    return [_endpoint(text, s.master_port) for text in texts] or [(s.master_addr, s.master_port or PORT)]
+
+
+def _endpoint(text: str, default: int | None) -> tuple[str, int]:
     host, _, port = text.rpartition(":") if text.count(":") == 1 or text.startswith("[") else (text, "", "")
-    if port and not (port.isdigit() and 0 < int(port) < 65536):
+    if port and not (port.isdecimal() and 0 < int(port) < 65536):
         raise UsageError(f"{text}: {port!r} is not a port; give HOST:PORT")
-    return (host or text).strip("[]"), int(port or s.master_port or PORT)
+    return (host or text).strip("[]"), int(port or default or PORT)
+
+
+def _reachable(named: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Of several, those whose names are known: that of a lost node may be gone with it."""
+    known = []
+    for host, port in named:
+        try:
+            _resolved(host, port)
+        except UsageError:
+            continue
+        known.append((host, port))
+    if not known:
+        _resolved(*named[0])  # says what is wrong
+    return known
+
+
+def _place_in_line(s: RunSettings, local: str, doors: list[str]) -> socket.socket:
+    """Where a manager of ours would listen, should the first be lost: where others will look, if it is one of us."""
+    if not s.manager and not s.standby:
+        for door in doors[1:]:
+            address, _, port = door.rpartition("|")
+            if address == local:
+                with contextlib.suppress(UsageError):
+                    return _bind(address, int(port))
+    return _bind(local, 0)
 
 
 def _host(s: RunSettings, host: str, port: int) -> socket.socket | None:
@@ -78,8 +111,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as e:
-        where = f"{host}:{port}" if port else host
-        raise UsageError(f"cannot listen on {where}: {e.strerror or e}; give an address of this machine") from e
+        raise UsageError(why_not_bound(e, host, port, "--master-port, the same on all nodes")) from e
 
 
 def _resolved(host: str, port: int) -> str:
@@ -135,6 +167,8 @@ def _member(s: RunSettings, name: str, address: str, peer: str, manager: str) ->
         manager=manager,
         master_port=port,
         nproc=s.nproc,
+        nodes=s.nodes,
+        job=s.job_name,
         wanted=-1 if s.standby else s.node_rank,
         standby=s.standby,
         boot=boot_id(),

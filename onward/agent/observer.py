@@ -55,6 +55,7 @@ class Outcome:
     root_log: tuple[str, ...] = ()  # last lines of its log
     others: tuple[Ended, ...] = ()  # further processes that failed in the last attempt, and were not ended by us
     pids: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by rank, every process it has had
+    attempts: int = 1  # how often all ranks were started
     chaos: list[Fired] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)  # what was the matter with nodes and ranks, and when
     refused: int = 0  # connections that were not one of this job's processes

@@ -17,7 +17,7 @@ from onward.agent.peers import split
 from onward.errors import WireError
 from onward.log import get_logger
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import Beat, Orders, encoder, from_manager
+from onward.wire.messages import Beat, Orders, Refused, encoder, from_manager
 
 log = get_logger("onward.agent")
 CONNECT_S = 2.0
@@ -40,6 +40,7 @@ class Office:
         self._writer: asyncio.StreamWriter | None = None
         self.turned_away = 0  # visits in a row that ended without a word
         self._over = False  # the job has ended: nobody need be looked for
+        self._left = False  # we are ending
         self._nobody_home = False
         self._in_office = False
         self._vacant_since = time.monotonic()
@@ -70,9 +71,13 @@ class Office:
             self._writer.write(pack(encoder, message))
         return True
 
+    def leave(self) -> None:
+        """Look for nobody any more. To be cancelled is not enough: a `wait_for` that has just ended swallows it."""
+        self._left = True
+
     async def run(self) -> None:
         """For ever: connect, listen, and look for the next one."""
-        while not self._over:
+        while not self._over and not self._left:
             heard = await self._visit(self._line.door)
             self._line.left(time.monotonic(), heard, self._nobody_home)
             if not self._over:
@@ -91,10 +96,11 @@ class Office:
             self._on_open()
             self.turned_away += 1
             came = time.monotonic()
-            while True:
+            while not self._left:
                 wait_s = self._line.wait_s(time.monotonic() - came, in_office)
                 message = decode(from_manager, await asyncio.wait_for(read_frame(reader), wait_s))
-                self.turned_away = 0
+                if not isinstance(message, Refused):
+                    self.turned_away = 0
                 if isinstance(message, Orders):
                     self._over = message.exit_code is not None
                     self._line.told(message.managers, message.granted)

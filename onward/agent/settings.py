@@ -34,12 +34,12 @@ class RunSettings:
     several: bool  # there may be other nodes, so that this one has to meet them
     node_rank: int  # which of the nodes this one is, -1: any
     standby: bool  # this node only replaces a lost one
-    manager: str  # where `onward manager` listens, HOST:PORT; empty: one of the nodes starts it
+    manager: str  # where `onward manager` listens, HOST:PORT or a list; empty: one of the nodes starts it
     master_addr: str  # where rank 0's node can be reached
     master_port: int | None  # None: any free port
     local_addr: str | None  # this node's own address; None: found out
     standalone: bool  # one node, nobody to meet
-    rdzv_endpoint: str  # where the nodes of the job meet, HOST or HOST:PORT; empty: not told
+    rdzv_endpoint: str  # where the nodes of the job meet, HOST or HOST:PORT, or a list; empty: not told
     rdzv_id: str  # the ranks see it as TORCHELASTIC_RUN_ID
     job_name: str  # names directories and messages; the rdzv id unless told otherwise, empty when neither was given
     role: str  # torchrun's name for this kind of rank, shown and passed on

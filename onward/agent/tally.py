@@ -17,6 +17,7 @@ class Tally:
         self._moved_at = 0.0
         self._step_s = 0.0  # what a step takes, lately
         self._recovering = False
+        self._incidents_s = 0.0
         self._wasted_s = 0.0  # outside incidents: standing still before one was noticed, or redoing lost steps
 
     def see(self, steps: Sequence[int], recovering: bool, now: float) -> None:
@@ -47,8 +48,13 @@ class Tally:
             self.lost += self.step - step
             self.step = step
 
-    def goodput(self, incidents_s: float, now: float) -> float:
+    def closed(self, incident_s: float, now: float) -> None:
+        """An incident is over. What of it lies before our first step, as on a node that joins late, is not ours."""
+        if self._began_at is not None:
+            self._incidents_s += min(incident_s, now - self._began_at)
+
+    def goodput(self, now: float) -> float:
         """The part of the time since the first step that brought the job forward."""
         if self._began_at is None or now <= self._began_at:
             return 1.0
-        return max(0.0, 1.0 - (incidents_s + self._wasted_s) / (now - self._began_at))
+        return max(0.0, 1.0 - (self._incidents_s + self._wasted_s) / (now - self._began_at))

@@ -83,6 +83,10 @@ class Vault:
             aside.mkdir(exist_ok=True)
             os.rename(folder, aside / folder.name)
 
+    def newest(self) -> int:
+        """The step that a new start would find here, -1 when there is none. Read by nobody, so perhaps not valid."""
+        return max((disk.step_of(folder.name) or 0 for folder in disk.folders(self.directory)), default=-1)
+
     def close(self) -> None:
         for fd in self._locks.values():
             os.close(fd)
@@ -163,7 +167,8 @@ class Vault:
                 disk.publish(self.directory, self._unfinished(grant.step, grant.generation), manifest, self._keep)
         except (OSError, StateError) as e:
             reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-            return f"{reason}; {self.directory} must be a directory that all nodes share"
+            how = "" if self.named else " (--dump-dir names one)"
+            return f"{reason}; {self.directory} must be a directory that all nodes share{how}"
         return ""
 
     def drop(self, effect: DropPart) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from onward.agent.logs import last_error, last_traceback
 from onward.agent.observer import Ended, Outcome
 from onward.core.facts import FaultReport
 
@@ -17,7 +18,6 @@ WIDTH = 88
 TRACEBACK_LINES = 60
 LOG_LINES = 20
 OTHERS = 8  # further failures listed
-START_OF_TRACEBACK = "Traceback (most recent call last):"
 
 
 def root_cause(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any] | None:
@@ -44,15 +44,18 @@ def root_cause(outcome: Outcome, oom_killed: bool = False) -> dict[str, Any] | N
         "traceback_from": kind,
         "log": _log(ended) if ended is not None else None,
         "reason": outcome.reason,
+        "started": len(outcome.pids.get(fault.rank, ())) or outcome.attempts,
         "hint": hint(fault, code, error, "\n".join(outcome.root_log), oom_killed),
         "others": [_other(e) for e in outcome.others[:OTHERS]],
     }
 
 
 def banner(outcome: Outcome, oom_killed: bool = False) -> str:
-    """The same as text."""
+    """The same as text; of a node that gave up by itself, why."""
     root = root_cause(outcome, oom_killed)
-    assert root is not None
+    if root is None:
+        lines = ["=" * WIDTH, f"{outcome.script} FAILED", "-" * WIDTH, f"Given up   : {outcome.reason}"]
+        return "\n".join([*lines, f"All logs   : {outcome.log_dir}", "=" * WIDTH])
     local = f" (local rank {root['local_rank']})" if root["local_rank"] is not None else ""
     pid = f"{root['pid']} (incarnation {root['incarnation']})" if root["pid"] else "none: it could not be started"
     rows: list[tuple[str, Any]] = [
@@ -77,6 +80,9 @@ def banner(outcome: Outcome, oom_killed: bool = False) -> str:
         left_out = len(outcome.others) - len(root["others"])
         lines += [f"  and {left_out} more"] if left_out > 0 else []
     lines += ["-" * WIDTH, f"Given up   : {root['reason']}"]
+    if root["started"] > 1:
+        limit = "--max-restarts N ends a job after N restarts of processes, for whatever reason"
+        lines.append(f"Started    : rank {root['rank']} {root['started']} times; {limit}")
     if root["hint"]:
         lines.append(f"What to do : {root['hint']}")
     lines += [f"All logs   : {outcome.log_dir}", "=" * WIDTH]
@@ -118,17 +124,17 @@ def _explanation(outcome: Outcome, fault: FaultReport, ended: Ended | None) -> t
     if fault.kind in ("hang", "stall") and evidence:
         return f"hung: {fault.text}", _cut(evidence.splitlines()), "what it was doing"
     log = list(outcome.root_log)
-    starts = [n for n, line in enumerate(log) if line.startswith(START_OF_TRACEBACK)]
-    if starts:
-        trace = log[starts[-1] :]
-        return _last_of(trace) or fault.text, _cut(trace), "traceback (from its log)"
-    text = fault.text if fault.kind not in ("exit", "signal") else ""
+    trace = last_traceback(log)
+    if trace and not fault.early:
+        return last_error(log) or fault.text, _cut(trace), "traceback (from its log)"
+    text = _ended_early(fault) if fault.early else fault.text if fault.kind not in ("exit", "signal") else ""
     return text, "\n".join(log[-LOG_LINES:]), "last lines of its log"
 
 
-def _last_of(trace: list[str]) -> str:
-    """The line with the error itself: the first one after the frames that is not indented."""
-    return next((line for line in trace[1:] if line and not line.startswith((" ", "\t"))), "")
+def _ended_early(fault: FaultReport) -> str:
+    when = f"after {fault.step} steps" if fault.step > 0 else "before its first step ended"
+    theirs = f"had done {fault.others} and went on" if fault.others >= 0 else "went on"
+    return f"rank {fault.rank} ended its script {when}, while the others {theirs}"
 
 
 def _cut(lines: list[str]) -> str:
@@ -161,6 +167,10 @@ _BY_SIGNAL = {
     4: "an instruction this CPU does not have: a package was built for another machine",
     15: "something outside this job ended the process",
 }
+_SAME_STEPS = (
+    "all ranks must run the same number of steps: look for a break, return or exit that only some of them come to, "
+    "and for data that is longer on some than on others"
+)
 _OOM_KILLED = "the kernel's OOM killer acted in this container during the run: give it more memory, or use less"
 
 
@@ -168,6 +178,8 @@ def hint(fault: FaultReport, code: int | None, error: str, log: str, oom_killed:
     """What to try next; empty when there is nothing better to say than the error itself."""
     if fault.kind in ("hang", "stall"):
         return "see above what it was doing; a part that is slow for a good reason belongs into run.section(...)"
+    if fault.early:
+        return _SAME_STEPS
     for pattern, advice in _BY_TEXT:
         if re.search(pattern, error, re.MULTILINE) or (code == 2 and re.search(pattern, log, re.MULTILINE)):
             return advice

@@ -11,7 +11,7 @@ from onward.errors import UsageError
 
 
 def checkpoints(directory: Path, quick: bool, output: str) -> int:
-    """One line each, newest first. Exit code 1 when there is none that is valid."""
+    """One line each, newest first. Exit code 1 when there is none that is valid, as far as was looked."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory; give the one that run.checkpoint(dir=...) names")
     found = [_look(folder, quick) for folder in disk.folders(directory)]
@@ -21,11 +21,13 @@ def checkpoints(directory: Path, quick: bool, output: str) -> int:
         print(f"no checkpoint in {directory}")
     else:
         _table(found)
-    return 0 if any(entry["valid"] for entry in found) else 1
+    return 0 if any(entry["valid"] is not False for entry in found) else 1
 
 
 def _look(folder: Path, quick: bool) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": folder.name, "step": disk.step_of(folder.name), "valid": True, "problem": ""}
+    """`valid` is None where the files were not read: then nobody knows."""
+    valid = None if quick else True
+    entry: dict[str, Any] = {"name": folder.name, "step": disk.step_of(folder.name), "valid": valid, "problem": ""}
     try:
         manifest = disk.read_manifest(folder)
         entry |= {
@@ -48,7 +50,8 @@ def _table(found: list[dict[str, Any]]) -> None:
     for e in found:
         size = f"{e['size_bytes'] / 1e6:.1f} MB" if "size_bytes" in e else "-"
         told = [str(e.get(key, "-")) for key in ("created", "reason", "job")]
-        lines.append((e["name"], str(e.get("ranks", "-")), size, *told, "yes" if e["valid"] else f"no: {e['problem']}"))
+        valid = "not read" if e["valid"] is None else "yes" if e["valid"] else f"no: {e['problem']}"
+        lines.append((e["name"], str(e.get("ranks", "-")), size, *told, valid))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
         print("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip())

@@ -62,7 +62,7 @@ _TORCHRUN = (
     _torchrun("master-port", "Port on node 0 (default: any free one on a single node, else 29500).", "PORT"),
     _torchrun("local-addr", "Address of this node (default: found out).", "HOST"),
     _torchrun("standalone", "One node, nobody to meet."),
-    _torchrun("rdzv-endpoint", "Where the nodes of the job meet.", "HOST[:PORT]"),
+    _torchrun("rdzv-endpoint", "Where the nodes of the job meet, and where else to look.", "HOST[:PORT],..."),
     _torchrun("rdzv-id", "Id of the job; ranks see it as TORCHELASTIC_RUN_ID (default none).", "ID"),
     _torchrun("max-restarts", f"Process restarts before the job fails (absent or 0: {UNLIMITED_RESTARTS}).", "N"),
     _torchrun("role", "Name of this kind of rank (default: default).", "NAME"),
@@ -123,7 +123,12 @@ _OWN = (
     _Flag("chaos", "Inject a fault, such as rank=2,step=50,kind=kill, or a YAML file. Repeatable.", "SPEC"),
     _Flag("job-name", "Name in messages and directories (default: the rdzv id).", "NAME", alias="job-id"),
     _Flag("standby", "This node only takes the place of a lost one."),
-    _Flag("manager", "Where `onward manager` listens (default: node 0).", "HOST:PORT", env=("ONWARD_MANAGER",)),
+    _Flag(
+        "manager",
+        "Where `onward manager` listens (default: node 0); each of a list is tried.",
+        "HOST:PORT,...",
+        env=("ONWARD_MANAGER",),
+    ),
     _Flag(
         "token-file",
         "File with the shared secret of a job on several nodes.",
@@ -175,6 +180,11 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     spares = line.choice("spares", "each", ("none", "one", "each"))
     if standalone and max_nodes > 1:
         line.problems.append(f"--standalone means one node, but --nnodes asks for {max_nodes}; drop one of the two")
+    if line.switch("standby") and 0 < max_nodes < 2:
+        line.problems.append(
+            "--standby means to take the place of a lost node, but a job of one node has no other; "
+            "give --nnodes as the other nodes of the job do, 2 or more"
+        )
     if launch == "program" and "/" not in script and not _on_path(script, env) and os.path.isfile(script):
         script = f"./{script}"  # a file of this directory; without a slash it would be looked for on PATH only
     if script or not line.swallowed:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from onward.agent.logs import user_directory
 from onward.agent.meeting import is_loopback
+from onward.agent.ports import why_not_bound
 from onward.core.policy import Policy
 from onward.core.published import Rules
 from onward.core.recovery import Limits
@@ -51,7 +52,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         port = rest.removeprefix(":") or port
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"--listen {text}: {port!r} is not a port; give HOST:PORT, such as 0.0.0.0:{PORT}")
     return host or "127.0.0.1", int(port)
 
@@ -122,4 +123,5 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as e:
-        raise UsageError(f"--listen {host}:{port}: {e.strerror or e}; give an address and a port that are free") from e
+        what = why_not_bound(e, host, port, "--listen HOST:PORT (port 0: any free one)")
+        raise UsageError(f"--listen {host}:{port}: {what}") from e

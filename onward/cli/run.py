@@ -32,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
     oom_killed = oom_kills() > kills_before
     if settings.output == "json":
         print(as_json(outcome_object(outcome, oom_killed)), flush=True)
-    elif outcome.root_cause is not None:
+    elif outcome.root_cause is not None or (outcome.phase == "Failed" and outcome.reason):
         print(banner(outcome, oom_killed), file=sys.stderr, flush=True)
     return outcome.exit_code
 

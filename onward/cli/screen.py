@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 from onward.agent.observer import JobView, Observer, Outcome
 from onward.cli.pen import Pen
-from onward.cli.story import closing, opening, summary
+from onward.cli.story import closing, first_words, opening, summary
 from onward.core.incident import Incident
 
 RANK_COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)  # as in ANSI; a rank keeps its own
@@ -57,7 +57,7 @@ class PlainScreen:
         self._streams = {"out": out, "err": err}
         self._colour = {name: colours_wanted(stream) for name, stream in self._streams.items()}
         self._pen = Pen()
-        self._opened: set[int] = set()
+        self._opened: dict[int, list[str]] = {}  # what was said of each incident when it opened
         self._introduced = ""
         self._held: tuple[Incident, float] | None = None  # an incident whose cause is not clear yet, and since when
 
@@ -83,7 +83,8 @@ class PlainScreen:
             return
         if not is_open:
             self._held = None
-            self._block(closing(incident), "32" if incident.policy != "exit" else "31")
+            said = self._opened.get(incident.number, ())
+            self._block(closing(incident, said), "32" if incident.policy != "exit" else "31")
         elif incident.number not in self._opened:
             since = self._held[1] if self._held is not None else time.monotonic()
             self._held = (incident, since)
@@ -92,7 +93,7 @@ class PlainScreen:
 
     def _open(self) -> None:
         if self._held is not None:
-            self._opened.add(self._held[0].number)
+            self._opened[self._held[0].number] = first_words(self._held[0])
             self._block([opening(self._held[0])], "33")
             self._held = None
 
@@ -110,6 +111,8 @@ class PlainScreen:
         self._pen.close()
 
     def _block(self, lines: list[str], colour: str) -> None:
+        if not lines:
+            return
         first, *rest = lines
         self._write(f"\x1b[{colour}m{first}\x1b[0m" if self._colour["err"] else first)
         for line in rest:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from onward.agent.observer import Outcome
-from onward.core.incident import Incident
+from onward.core.incident import Incident, describe
+from onward.core.recovery import PUZZLED
+
+MOST_CLAUSES = 4
 
 
 def opening(incident: Incident) -> str:
     """One line: what happened, and what is being done about it."""
-    decided = _decisions(incident)
-    doing = f"; {decided[0]}" if decided else ""
-    return f"incident {incident.number}: {headline(incident)}{doing}"
+    return f"incident {incident.number}: {'; '.join(first_words(incident))}"
+
+
+def first_words(incident: Incident) -> list[str]:
+    """The same in its parts."""
+    return [headline(incident), *(clause for text in _decisions(incident)[:1] for clause in text.split("; "))]
 
 
 def headline(incident: Incident) -> str:
@@ -24,10 +33,16 @@ def timeline(incident: Incident) -> str:
     return " · ".join(f"{stage} {ms:.0f}" for stage, ms in incident.timeline_ms())
 
 
-def closing(incident: Incident) -> list[str]:
-    """A small block: the fault, the cure, the time. One line when there was no cure short of starting again."""
+def closing(incident: Incident, said: Sequence[str] = ()) -> list[str]:
+    """A small block: the fault, the cure, the time. One line when there was no cure short of starting again.
+
+    `said` are the words of its opening, where that was shown: then that line says only what is new, if anything is.
+    """
     if incident.policy == "exit":
-        return [f"incident {incident.number}: {headline(incident)}; {'; '.join(_decisions(incident))}"]
+        what, every = headline(incident), _clauses(incident)
+        new = [c for c in every if c not in said][-2:] if said else _shortened(every)
+        told = [*([what] if what not in said else []), *new]
+        return [f"incident {incident.number}: {'; '.join(told)}"] if told else []
     lines = [f"incident {incident.number} over after {incident.total_ms:.0f} ms: {headline(incident)}"]
     cure = cures(incident)
     if cure:
@@ -38,15 +53,27 @@ def closing(incident: Incident) -> list[str]:
 
 def cures(incident: Incident) -> str:
     """What was done."""
-    decided = "; ".join(dict.fromkeys(_decisions(incident)))
+    decided = "; ".join(_shortened(_clauses(incident)))
     return f"{incident.policy}: {decided}" if incident.policy and decided else incident.policy or decided
 
 
 def _decisions(incident: Incident) -> list[str]:
-    """From the last decision on this very fault: earlier ones were about its echo, which can be seen sooner."""
-    head = f"{incident.headline()}; "
-    about = [n for n, text in enumerate(incident.why) if text.startswith(head)]
-    return [text.removeprefix(head) for text in incident.why[about[-1] if about else 0 :]]
+    """From the first decision on this very fault: earlier ones were about its echo, which can be seen sooner."""
+    root = incident.root_cause
+    head = re.compile(re.escape(f"rank {root.rank} {describe(root)}") + r"(?:, and rank [0-9, ]+)?; ")
+    about = [n for n, text in enumerate(incident.why) if head.match(text)]
+    return [head.sub("", text, count=1) for text in incident.why[about[0] if about else 0 :]]
+
+
+def _clauses(incident: Incident) -> list[str]:
+    """Everything that was decided, each once, less what turned out not to be the end of it."""
+    every = [clause for text in _decisions(incident) for clause in text.split("; ")]
+    return [c for c in dict.fromkeys(every) if c != PUZZLED or c == every[-1]]
+
+
+def _shortened(clauses: list[str]) -> list[str]:
+    """How it began and how it ended: nobody reads ten clauses, and all of them are in incidents.jsonl."""
+    return clauses if len(clauses) <= MOST_CLAUSES else [clauses[0], "...", *clauses[-2:]]
 
 
 def counted(number: int, what: str) -> str:
@@ -59,7 +86,7 @@ def summary(outcome: Outcome) -> str:
         counted(outcome.steps, "step"),
         counted(len(outcome.incidents), "incident"),
         f"{counted(outcome.steps_lost, 'step')} lost",
-        f"goodput {outcome.goodput:.1%}",
+        *([f"goodput {outcome.goodput:.1%}"] if outcome.steps else []),  # of a node that never trained: nothing
         f"{outcome.elapsed_s:.1f} s",
     ]
     return f"{outcome.phase}: {', '.join(parts)}; logs in {outcome.log_dir}"

@@ -49,6 +49,12 @@ class FaultReport:
     retryable: str = ""  # "", "memory" or "communication": the device table's word for it
     at: float = 0.0  # wall clock seconds, for people
     since_s: float = 0.0  # how long it had gone on before it was seen
+    others: int = -1  # of a rank that ended: how many steps the others had done
+
+    @property
+    def early(self) -> bool:
+        """Its script ended well, before those of the others."""
+        return self.kind == "exit" and self.text == "exit code 0"
 
     def signature(self) -> tuple[str, int, str]:
         """Equal for two failures that look like the same one at the same place."""

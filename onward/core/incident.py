@@ -91,6 +91,8 @@ def describe(fault: FaultReport) -> str:
     match fault.kind:
         case "signal":
             return f"killed ({fault.text})"
+        case "exit" if fault.early:
+            return f"ended its script before the others ({fault.text})"
         case "exit":
             return f"exited ({fault.text})"
         case "hang":

@@ -182,7 +182,7 @@ def _target(notice: Notice, around: Surroundings, problems: list[str]) -> Publis
 
 def _find(name: str, around: Surroundings, problems: list[str]) -> Member | None:
     placed = {i: m for i, m in enumerate(around.places) if m is not None}
-    if name.isdigit() and len(name) < 8:
+    if name.isdecimal() and len(name) < 8:
         number = int(name)
         if number in placed:
             return placed[number]

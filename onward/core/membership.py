@@ -28,6 +28,8 @@ class Member:
     manager: str = ""  # where a manager that it hosts would listen, ADDRESS|PORT
     master_port: int = 0  # free there, for scripts that bring their own store
     nproc: int = 1
+    nodes: int = 0  # places of the job that it was told to join, 0: not told
+    job: str = ""  # the name of that job, empty: not told
     wanted: int = -1  # the place it was told to take, -1: any
     standby: bool = False  # only to replace another
     boot: str = ""  # which running kernel it lives on
@@ -40,6 +42,18 @@ class Member:
 
 
 Places = tuple[Member | None, ...]
+
+
+def misfit(m: Member, nodes: int, nproc: int, job: str) -> str:
+    """How what an agent was told differs from the job it wants to join; empty when it fits."""
+    told = []
+    if m.job and job and m.job != job:
+        told.append(f"it wants to join the job {m.job!r}, this one is {job!r} (--job-name, or --rdzv-id)")
+    if m.nodes and m.nodes != nodes:
+        told.append(f"it was told of {m.nodes} nodes, the job has {nodes} (--nnodes)")
+    if m.nproc != nproc:
+        told.append(f"it has {m.nproc} ranks a node, the job has {nproc} (--nproc-per-node)")
+    return "; ".join(told)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Policy(str, Enum):
     __str__ = str.__str__
 
 
+SHORT = 5  # letters
 DEFAULT_POLICIES = "retry,recover-in-place,recover,dump,exit"
 
 
@@ -46,8 +47,16 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word that was probably meant."""
     by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1)
-    return by_lower[close[0]] if close else None
+    lower = word.lower()[:100]
+    close = difflib.get_close_matches(lower, by_lower, n=5)
+    return next((by_lower[name] for name in close if _near(lower, name)), None)
+
+
+def _near(word: str, name: str) -> bool:
+    """Of a short word two letters in common are no likeness: `foo` is not a slip for `oom`."""
+    if min(len(word), len(name)) >= SHORT or word[0] == name[0]:
+        return True
+    return difflib.SequenceMatcher(None, name, word).ratio() >= 0.75
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ HOT_SWITCH = "hot-switch"
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
 CAUSE_S = 1.0
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
+LONGEST_TRACE = 8000  # letters; the record that holds it is sent with all orders
 EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 RELOAD = "reload"  # not a policy that users name: `exit`, but from a copy that survived, in memory
@@ -77,6 +78,7 @@ class Repeat:
     count: int
     generation: int  # in which it was last seen
     ranks: tuple[int, ...]  # that failed so in it
+    first: FaultReport | None = None  # when it was seen for the first time
 
 
 @dataclass(frozen=True)
@@ -353,15 +355,38 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
             and (rank, f.incarnation, EXIT_AT) not in handled
             and (f.fault is None or f.fault.retryable)
         ):
-            found.append(exit_fault(f))
-    return tuple(found)
+            found.append(exit_fault(f, facts))
+    return tuple(sorted([*_left_early(job, facts, found), *found], key=_may_be_an_echo))
 
 
-def exit_fault(f: RankFacts) -> FaultReport:
+def _left_early(job: Job, facts: Facts, found: Sequence[FaultReport]) -> list[FaultReport]:
+    """Where connections break and nobody has failed, whoever has ended well too early is what they broke on."""
+    if not found or not job.library or job.phase is not Phase.RUNNING or any(not _is_echo(f) for f in found):
+        return []
+    gone = [f for _, f in sorted(current(job, facts).items()) if f.stage is Stage.EXITED and f.exit_code == 0]
+    return [exit_fault(f, facts) for f in gone if (f.rank, f.incarnation, EXIT_AT) not in job.handled]
+
+
+def _is_echo(fault: FaultReport) -> bool:
+    return fault.retryable == "communication"
+
+
+def _may_be_an_echo(fault: FaultReport) -> bool:
+    """Of those that are seen at once: who was killed from outside did not die of what befell another.
+
+    An abort can be either: libraries end the process so when they lose a peer.
+    """
+    return fault.kind not in ("signal", "node") or fault.text == signal_name(6)
+
+
+def exit_fault(f: RankFacts, facts: Facts) -> FaultReport:
     code = f.exit_code if f.exit_code is not None else 0
     kind = "signal" if code < 0 else "exit"
     text = signal_name(-code) if code < 0 else f"exit code {code}"
-    return FaultReport(kind=kind, rank=f.rank, incarnation=f.incarnation, step=f.progress.step, text=text, at=EXIT_AT)
+    others = max((other.progress.step for rank, other in facts.items() if rank != f.rank), default=-1)
+    return FaultReport(
+        kind=kind, rank=f.rank, incarnation=f.incarnation, step=f.progress.step, text=text, at=EXIT_AT, others=others
+    )
 
 
 def signal_name(number: int) -> str:
@@ -557,6 +582,7 @@ def _on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: flo
     assert job.incident is not None
     culprit = _own_bug(job, faults)
     if culprit is not None:
+        culprit = _first_seen(job, culprit)
         return _fail(job, now, culprit, "the same error came back at the same step: this is an error in the script")
     repeated = _repeated(job, faults)
     if repeated is not None:
@@ -599,7 +625,8 @@ def _remember(job: Job, faults: tuple[FaultReport, ...]) -> Job:
     for f in faults:
         if f.retryable == "communication":
             continue
-        old = known.pop(f.signature(), Repeat(f.signature(), 0, -1, ()))
+        seen = replace(f, traceback=f.traceback[-LONGEST_TRACE:])
+        old = known.pop(f.signature(), Repeat(f.signature(), 0, -1, (), seen))
         if old.generation == lived and f.rank not in old.ranks:
             known[f.signature()] = replace(old, ranks=(*old.ranks, f.rank))
         else:
@@ -609,6 +636,11 @@ def _remember(job: Job, faults: tuple[FaultReport, ...]) -> Job:
 
 def _count(job: Job, fault: FaultReport) -> int:
     return next((r.count for r in job.repeats if r.signature == fault.signature()), 0)
+
+
+def _first_seen(job: Job, fault: FaultReport) -> FaultReport:
+    """The same failure, when nothing had gone wrong before it."""
+    return next((r.first for r in job.repeats if r.signature == fault.signature() and r.first is not None), fault)
 
 
 def _open(job: Job, faults: tuple[FaultReport, ...], facts: Facts, now: float) -> Job:
@@ -1097,7 +1129,7 @@ def _verdict(job: Job) -> tuple[FaultReport, str, bool] | None:
         return job.incident.root_cause, f"the limit of {job.limits.max_restarts} restarts is used up", True
     worst = max(job.incident.faults, key=lambda f: _count(job, f))
     if _count(job, worst) >= IDENTICAL_LIMIT:
-        return worst, f"the same failure {IDENTICAL_LIMIT} times with no progress", False
+        return _first_seen(job, worst), f"the same failure {IDENTICAL_LIMIT} times with no progress", False
     return None
 
 

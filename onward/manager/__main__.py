@@ -35,6 +35,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     fail_stop_s: float
     rules: Rules
     seat: str
+    job: str
     journal: str
 
 
@@ -46,7 +47,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # end with the launcher
     if os.getppid() != spec.parent:
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launcher decides
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they may reach everybody at once; the launcher decides, and needs us
     sock = socket.socket(fileno=spec.fd)
     settings = ManagerSettings(
         world_size=spec.world_size,
@@ -58,6 +60,7 @@ def main() -> None:
         node_timeout_s=spec.node_timeout_s,
         fail_stop_s=spec.fail_stop_s,
         seat=spec.seat,
+        job=spec.job,
         rules=spec.rules,
         wall_s=time.time() - time.monotonic(),
     )

@@ -27,6 +27,7 @@ from onward.core.recovery import (
     advance,
     age,
     current,
+    exit_fault,
     inherited,
     new_job,
     node_of,
@@ -77,6 +78,7 @@ class ManagerSettings:
     hang_first_s: float = 120.0
     node_timeout_s: float = 5.0  # a node that has been silent for longer is lost
     fail_stop_s: float = 0.0  # 0: silence is no proof of death; else the user's word that after so long it is
+    job: str = ""  # its name, where it was given one
     seat: str = ""  # whoever started this manager, and can tell that one before it there is dead
     rules: Rules = field(default_factory=Rules)  # for published faults
     wall_s: float = 0.0  # what makes a time of day, the same everywhere, out of this process's clock
@@ -112,6 +114,7 @@ class ManagerLogic:
         self._seen: dict[str, int] = {}  # agent -> facts version
         self._gone: set[str] = set()
         self._absent: set[str] = set()  # not connected
+        self._refused: list[str] = []
         self._version = 0
         self._records = [record] if record else []
         self._terms = [0]
@@ -152,6 +155,15 @@ class ManagerLogic:
         """The connection to `agent` is new: its numbering starts again."""
         self._seen.pop(agent, None)
         self._absent.discard(agent)
+        if self.job is None:  # who was refused before it came may be the one that it waits for
+            self.out += [(agent, Note(text=text, loud=True)) for text in self._refused]
+
+    def refused(self, m: Member, why: str) -> None:
+        """An agent that does not belong here was sent away. Its nodes are waited for, so people should know: once."""
+        text = f"refused node {m.name}: {why}"
+        if text not in self._refused:
+            self._refused = [*self._refused, text][-8:]
+            self.out.append((None, Note(text=text, loud=True)))
 
     def hung_up(self, agent: str) -> None:
         """The connection to `agent` is no more."""
@@ -610,7 +622,10 @@ class ManagerLogic:
         if not found.certain or now - self._suspected_at < CONFIRM_S:
             return
         for r in found.ranks:
-            self._accuse(here[r], "hang" if here[r].alive else "exit", found.why, now, since_s=found.waited_s)
+            if here[r].alive:
+                self._accuse(here[r], "hang", found.why, now, since_s=found.waited_s)
+            else:  # it has ended well, and the others wait for it
+                self._accused[r] = replace(exit_fault(here[r], here), at=now, since_s=found.waited_s)
         if not found.ranks:
             first = here[min(here)]
             self._accuse(first, "stall", found.why, now, retryable="communication", since_s=found.waited_s)

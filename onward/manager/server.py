@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from onward.core.membership import Member
+from onward.core.membership import Member, misfit
 from onward.errors import WireError
 from onward.log import get_logger
 from onward.manager.journal import Journal
 from onward.manager.logic import ManagerLogic, ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.kernel import is_dead
-from onward.wire.messages import AgentFacts, DieAfter, FaultRequest, encoder, from_agent
+from onward.wire.messages import AgentFacts, DieAfter, FaultRequest, Refused, encoder, from_agent
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -122,10 +122,15 @@ class ManagerServer:
             writer.close()
 
     def _welcome(self, facts: AgentFacts, writer: asyncio.StreamWriter) -> str:
-        member = facts.agent
-        local = self._logic.settings.world_size // self._logic.settings.nodes
-        if not member.id or member.nproc != local:
-            raise WireError(f"agent {member.name} has {member.nproc} ranks a node, the job has {local}")
+        member, s = facts.agent, self._logic.settings
+        if not member.id:
+            raise WireError("an agent has an id")
+        why = misfit(member, s.nodes, s.world_size // s.nodes, s.job)
+        if why:
+            writer.write(pack(encoder, Refused(why=why)))
+            self._logic.refused(member, why)
+            self._flush()
+            raise WireError(f"agent {member.name} does not belong here: {why}")
         self._logic.forget(member.id)
         self._here[member.id] = member
         old = self._peers.get(member.id)

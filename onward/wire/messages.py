@@ -174,6 +174,13 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     text: str
     at: float = 0.0
+    loud: bool = False  # not only for those who look closer
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """To an agent that does not belong to this job: what differs."""
+
+    why: str
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -386,7 +393,7 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
 FromAgent = AgentFacts | FaultRequest | DieAfter
-FromManager = Orders | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
+FromManager = Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
 FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
 ToPeer = PeerReply | SlotKept | Kept
 

@@ -20,6 +20,14 @@ def test_the_same_manager_is_looked_for_first() -> None:
     assert line.left(102.5, heard=False, nobody_home=False) == "b"
 
 
+def test_of_several_doors_the_first_is_where_a_job_begins_and_the_others_are_tried_when_it_is_gone() -> None:
+    line = Line(ALL, Patience())
+    assert line.wait_s(60.0, in_office=False) == Patience().silence_s, "its nodes may take their time"
+    assert line.left(0.0, heard=False, nobody_home=True) == "b"
+    assert line.wait_s(0.5, in_office=False) == Patience().office_s - 0.5
+    assert [line.left(2.0 + i, heard=False, nobody_home=True) for i in range(2)] == ["a", "c"]
+
+
 def test_where_the_host_is_gone_nobody_waits() -> None:
     assert in_office().left(100.1, heard=False, nobody_home=True) == "b"
 

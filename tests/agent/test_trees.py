@@ -54,19 +54,21 @@ def test_the_death_of_a_rank_ends_its_whole_tree(onward: Onward) -> None:
     assert all(alive(p) for p in again), "those of the next incarnation are not swept away with the old ones"
 
 
-@pytest.mark.parametrize("guard_first", [False, True], ids=["", "the guard was killed before"])
-def test_a_killed_launcher_leaves_no_orphans(onward: Onward, guard_first: bool) -> None:
+@pytest.mark.parametrize("guard_is", ["well", "killed before", "stopped"])
+def test_a_killed_launcher_leaves_no_orphans(onward: Onward, guard_is: str) -> None:
     job = onward.start(onward.script(FAMILY))
     for rank in (0, 1):
         family(job, rank)
     manager, guard = until(lambda: job.manager, "a manager"), until(lambda: job.guard, "a guard")
-    if guard_first:
+    if guard_is == "killed before":
         kill(guard)
         guard = until(lambda: job.guard if job.guard != guard else 0, "a new guard")
     everybody = job.gather()
     assert {manager, guard} < everybody
     assert len(everybody) >= 2 + 2 + 2 * HELPERS
     run_dir = job.run_dirs
+    if guard_is == "stopped":
+        kill(guard, signal.SIGSTOP)
     kill(job.pid)
     job.nothing_left()
     until(lambda: not run_dir[0].exists(), "what it had in shared memory is given back")

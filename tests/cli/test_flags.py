@@ -302,6 +302,7 @@ BAD = [
     ("--nnodes 1:2:3 train.py", {}, ["N or MIN:MAX"]),
     ("--nnodes 2 --node-rank 2 train.py", {}, ["--node-rank 2:", "give 0 to 1"]),
     ("--standalone --nnodes 2 train.py", {}, ["--standalone means one node"]),
+    ("--standby train.py", {}, ["--standby means to take the place of a lost node", "give --nnodes"]),
     ("--standalone=yes train.py", {}, ["takes no value"]),
     ("--master-port 65536 train.py", {}, ["--master-port 65536:", "0 to 65535"]),
     ("--master-port http train.py", {}, ["--master-port http:"]),

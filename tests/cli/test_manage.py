@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -69,7 +70,9 @@ def test_a_short_or_missing_token_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_a_port_that_is_taken_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["manager", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 2
-    assert "Address already in use" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"the port is in use by pid {os.getpid()} (" in said
+    assert "choose another one with --listen" in said
 
 
 def test_a_misspelt_strategy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,22 @@ def test_an_incident_is_one_line_when_it_opens_and_a_block_when_it_is_over() -> 
     assert "detect 0 · mend 50 · resume 150" in times
 
 
+def test_a_full_restart_is_told_once() -> None:
+    again = incident(policy="exit", why=("rank 2 killed (SIGKILL); no copy is left; restarting all 4 ranks",))
+    _, err = shown(lambda s: s.incident(again, True), lambda s: s.incident(again.closed(11.0), False))
+    (line,) = err.splitlines()
+    assert line.endswith("rank 2 killed (SIGKILL) at step 50; no copy is left; restarting all 4 ranks")
+    over = again.decided("exit", "the limit of 3 restarts is used up").closed(11.0)
+    _, err = shown(lambda s: s.incident(again, True), lambda s: s.incident(over, False))
+    assert err.splitlines()[1].endswith("incident 1: the limit of 3 restarts is used up")
+
+
+def test_a_long_story_is_shortened_to_its_beginning_and_its_end() -> None:
+    later = [f"rank 2 killed (SIGKILL), and rank 3; try {n}; it failed" for n in range(8)]
+    long = incident(policy="dump", why=("rank 2 killed (SIGKILL); trying", *later, "going on at step 50"))
+    assert cures(long) == "dump: trying; ...; try 7; going on at step 50"
+
+
 def test_an_incident_that_changes_is_told_once() -> None:
     _, err = shown(*[lambda s: s.incident(incident(), True)] * 5)
     assert len(err.splitlines()) == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.core.policy import Policy, parse_policies
+from onward.core.policy import Policy, closest, parse_policies
 from onward.errors import UsageError
 
 LADDER = ["retry", "recover-in-place", "recover", "elastic-training", "dump", "exit"]
@@ -57,6 +57,14 @@ def test_all_unknown_names_are_listed_with_what_was_meant() -> None:
     (strange,) = [p for p in problems if "'xyzzy'" in p]
     assert "did you mean" not in strange
     assert all(name in strange for name in LADDER)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("foo", None), ("oon", "oom"), ("kil", "kill"), ("slwo", "slow"), ("sopt", "stop"), ("xy", None)],
+)
+def test_a_short_word_must_be_near(word: str, meant: str | None) -> None:
+    assert closest(word, ["oom", "kill", "slow", "stop", "during-recovery"]) == meant
 
 
 @given(st.text())

@@ -222,6 +222,27 @@ def test_the_survivors_tell_of_a_broken_connection_first() -> None:
     assert d.job.incident.root_cause.rank == 2
 
 
+def test_who_left_early_is_the_cause_and_not_the_connection_that_broke_on_it() -> None:
+    d = Driven().running(20)
+    d.set(1, stage=Stage.EXITED, exit_code=0)
+    d.go()
+    assert d.job.incident is None, "it may have been the last to be needed"
+    d.each(0, fault=error(0, "RuntimeError: connection closed by peer", retryable="communication")).go()
+    assert d.job.incident is not None
+    root = d.job.incident.root_cause
+    assert (root.rank, root.early, root.step, root.others) == (1, True, 20, 20)
+    assert "rank 1 ended its script before the others" in d.why[-1]
+    assert d.job.incarnations == (1, 2, 1)
+
+
+def test_of_those_seen_dead_at_once_the_killed_one_comes_first() -> None:
+    d = Driven(4).running(20)
+    for rank, code in ((0, 1), (1, -6), (2, -9), (3, 1)):
+        d.set(rank, stage=Stage.EXITED, exit_code=code)
+    d.go()
+    assert d.story.root_cause.rank == 2
+
+
 @pytest.mark.parametrize("code", [0, 3, -11])
 def test_one_that_leaves_while_it_is_needed_is_replaced_whatever_its_exit_code(code: int) -> None:
     d = Driven().running(20).die(1)
@@ -431,6 +452,8 @@ def test_three_identical_failures_of_a_plain_script_end_it() -> None:
     d.each(library=False, stage=Stage.STARTING).die(0, 1)
     assert d.job.phase is Phase.FAILED
     assert "3 times" in d.job.reason
+    assert d.job.root_cause is not None
+    assert d.job.root_cause.incarnation == 1, "the first of them"
 
 
 def test_failures_that_differ_are_not_identical() -> None:
@@ -449,7 +472,7 @@ def test_the_users_own_bug_surfaces_the_second_time() -> None:
     d.each(1, fault=replace(error(1, "ValueError: shapes", at=60.0), incarnation=2)).go()
     assert d.job.phase is Phase.FAILED
     assert d.job.root_cause is not None
-    assert d.job.root_cause.text == "ValueError: shapes"
+    assert (d.job.root_cause.text, d.job.root_cause.incarnation) == ("ValueError: shapes", 1)
     assert d.job.root_cause.traceback
     assert "error in the script" in d.job.reason
 

@@ -27,6 +27,22 @@ def test_a_node_with_another_token_is_told_that_it_is_not_let_in(make_nodes) -> 
     assert stranger.wait(60) == 1
 
 
+def test_a_node_of_another_job_is_refused_and_both_sides_say_what_differs(make_nodes) -> None:
+    nodes: Nodes = make_nodes(nodes=2, nproc=1)
+    first = nodes.start("n0", "--node-rank", "0", "--no-warm", "--rdzv-id", "alpha", script=SCRIPT)
+    flags = ["--nnodes", "3", "--nproc-per-node", "2", "--job-name", "beta", "--no-warm", "-o", "text"]
+    stranger = nodes.start("n1", "--node-rank", "1", *flags, script=SCRIPT)
+    assert stranger.wait(60) == 2, stranger.said
+    differ = (
+        "it wants to join the job 'beta', this one is 'alpha' (--job-name, or --rdzv-id); "
+        "it was told of 3 nodes, the job has 2 (--nnodes); it has 2 ranks a node, the job has 1 (--nproc-per-node)"
+    )
+    assert f"Given up   : the job's manager has refused this node: {differ}" in stranger.said
+    wait_until(lambda: "refused node" in first.said, "the first node hears of it")
+    assert differ in first.said
+    assert first.process.poll() is None, "it goes on waiting for the right one"
+
+
 @pytest.mark.torch
 @pytest.mark.nightly
 @pytest.mark.parametrize("nodes", [1, 2])

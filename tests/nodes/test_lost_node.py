@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,8 @@ def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> N
     assert both[lost].wait() == -signal.SIGKILL, "the fault fired"
     assert left.wait() == 0, left.said
     assert spare.wait() == 0, spare.said
+    assert "standing by as" in spare.said
+    assert f"taking the place of node {lost}: starting rank" in spare.said
     outcome = left.outcome
     assert [i["policy"] for i in outcome["incidents"]] == ["recover"]
     assert f"lost with node {lost}" in outcome["incidents"][0]["headline"]
@@ -71,15 +74,22 @@ def test_the_manager_dies_as_well_after_any_record(make_nodes, jobs, appends: in
 
 
 @pytest.mark.nightly
-def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs) -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs, lost: int) -> None:
+    """Where node 0 was the one that is lost, it finds the job by the list of places to look."""
     nodes = make_nodes()
-    first, second = start_two(nodes, "kind=kill-agent,node=1,step=60")
-    assert second.wait() == -signal.SIGKILL
-    wait_until(lambda: "takes over rank 2, 3" in first.said, "the loss is noticed")
+    with socket.create_server((nodes.address, 0)) as free:
+        other = free.getsockname()[1]
+    nodes.flags += ["--rdzv-endpoint", f"{nodes.address}:{nodes.port},{nodes.address}:{other}"]
+    both = start_two(nodes, f"kind=kill-agent,node={lost},step=60")
+    left = both[1 - lost]
+    assert both[lost].wait() == -signal.SIGKILL
+    wait_until(lambda: "another node takes over rank" in left.said, "the loss is noticed")
     late = nodes.start("late", "--standby", script=train(nodes))
-    assert (first.wait(), late.wait()) == (0, 0), first.said + late.said
-    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
-    assert len(first.pids(0)) == len(first.pids(1)) == 1
+    assert (left.wait(), late.wait()) == (0, 0), left.said + late.said
+    assert [i["policy"] for i in left.outcome["incidents"]] == ["recover"]
+    assert [len(left.pids(rank)) for rank in ((0, 1) if lost else (2, 3))] == [1, 1]
+    assert late.outcome["goodput"] > 0.5, "of its own time, not of what was before it came"
     same_as_on_one_node(jobs, nodes)
 
 

@@ -110,9 +110,11 @@ def test_the_job_is_stopped_and_started_again(jobs, tmp_path):
         time.sleep(0.05)
     time.sleep(0.5)
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=60)
+    said = job.communicate(timeout=60)[1].decode()
     assert job.returncode == 128 + signal.SIGTERM
     (step,) = saved(ckpt)
+    assert f"to go on at step {step}, start it again with the same command" in said
+    assert "starting a new one" not in said, "what becomes of the manager is nobody's concern now"
     assert disk.read_manifest(ckpt / disk.folder_name(step)).reason == "stop"
     result = jobs.run(SCRIPT, *STEPS, "--dir", str(ckpt), "--every", "1000", nproc=2)
     assert result.code == 0, result.err[-3000:]
