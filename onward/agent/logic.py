@@ -590,6 +590,8 @@ class AgentLogic:
             save_error=self.saving.error,
             light=r.light if r else 0,
             elastic=r.elastic if r else False,
+            feed=r.feed if r else "",
+            follows=r.follows if r else "",
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

@@ -18,7 +18,7 @@ from onward.core.incident import Incident, describe
 from onward.core.membership import ALONE, Electorate, Outlook, Places, Vote, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Board
-from onward.core.switch import Switch, choose, judge
+from onward.core.switch import SETTLE_S, Switch, choose, judge, settled
 
 HOT_SWITCH = "hot-switch"
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
@@ -460,7 +460,7 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if missing:
         return Decision(job)
     if job.switch is not None:
-        return _swap(job, now)
+        return _swap_when_settled(job, job.switch, outlook, now)
     if any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in job.switched):
         return Decision(job)  # until it has what the old node kept
     if job.puzzled_until:
@@ -472,7 +472,7 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
         return _climb(job, now, why)
-    outcome = agree([_copy(f, f.rank in job.joining) for f in here.values()])
+    outcome = agree([_copy(f, job.generation, f.rank in job.joining) for f in here.values()])
     if isinstance(outcome, NoAgreement):
         return _restart(job, now, outcome.why)
     incident = job.incident.marked("mend", now) if job.incident else None
@@ -508,8 +508,9 @@ def _with_newcomers(job: Job, outlook: Outlook) -> tuple[Electorate, ...]:
     return (first, *kept) if new.members == first.members else (first, *kept, new)
 
 
-def _copy(f: RankFacts, fresh: bool = False) -> Copy:
-    if f.stage is Stage.PARKED:
+def _copy(f: RankFacts, generation: int, fresh: bool = False) -> Copy:
+    follows = f.step >= 0 and f.generation == generation  # what it holds counts at the fence it had followed to
+    if f.stage is Stage.PARKED and not follows:
         return Copy(f.rank, None, False, False, f.local_steps, fresh=fresh)
     return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, light=f.light)
 
@@ -868,11 +869,11 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
             return Decision(job)
         why = f"{new.why}; {new.member.name} prepares to stand in for node {new.node}, training goes on"
         return Decision(replace(job, switch=new), (why,))
-    wanted = {r: job.incarnations[r] + 1 for r in job.ranks if node_of(job, r) == job.switch.node}
-    verdict = judge(job.switch, outlook, outlook.stand_ins, wanted, now)
+    wanted = _to_be_switched(job, job.switch)
+    followed = [r for r, f in current(job, facts).items() if f.feed]
+    verdict = judge(job.switch, outlook, outlook.stand_ins, wanted, now, followed)
     if verdict.word == "undo":
-        tried = (*job.tried, (job.switch.node, job.switch.member.id))[-32:]
-        return Decision(replace(job, switch=None, tried=tried), (f"{verdict.why}; the switch is undone",))
+        return Decision(_undone(job, job.switch), (f"{verdict.why}; the switch is undone",))
     if verdict.word != "ready":
         return Decision(job)
     rank, number = min(wanted), job.incidents + 1
@@ -892,6 +893,31 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
         mend_until=now + job.limits.mend_s,
     )
     return Decision(new_job, (verdict.why,))
+
+
+def _to_be_switched(job: Job, switch: Switch) -> dict[int, int]:
+    """The stand-in's incarnations, by rank."""
+    return {r: job.incarnations[r] + 1 for r in job.ranks if node_of(job, r) == switch.node}
+
+
+def _undone(job: Job, switch: Switch) -> Job:
+    return replace(job, switch=None, tried=(*job.tried, (switch.node, switch.member.id))[-32:])
+
+
+def _swap_when_settled(job: Job, switch: Switch, outlook: Outlook, now: float) -> Decision:
+    """Everybody stands at the fence. One that follows may need a moment more; one that died is not waited for."""
+    wanted = _to_be_switched(job, switch)
+    verdict = judge(switch, outlook, outlook.stand_ins, wanted, now)
+    if verdict.word == "undo":
+        why = f"{verdict.why}; the switch is undone, and all go on as they were"
+        incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
+        return Decision(replace(_undone(job, switch), incident=incident), (why,))
+    if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
+        return _swap(job, now)
+    if not switch.settle_until:
+        until = now + SETTLE_S
+        return Decision(replace(job, switch=replace(switch, settle_until=until), deadline=until))
+    return Decision(job)
 
 
 def _swap(job: Job, now: float) -> Decision:
@@ -972,7 +998,9 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
         return Decision(replace(job, deadline=patience))  # slowness is legal there
     able = {r: f for r, f in standing.items() if f.scope is not Scope.SETUP}
     copies = [
-        _copy(able[r]) if r in able else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
+        _copy(able[r], job.generation)
+        if r in able
+        else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
         for r in job.ranks
     ]
     outcome = agree(copies)

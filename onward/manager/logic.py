@@ -660,7 +660,8 @@ class ManagerLogic:
         job = self.job
         assert job is not None
         node = index_of(job.places, agent)
-        stands_in = job.switch is not None and job.switch.member.id == agent
+        under_way = job.switch is not None and job.phase in (Phase.RUNNING, Phase.PAUSING)
+        stands_in = under_way and job.switch is not None and job.switch.member.id == agent
         if stands_in and job.switch is not None:
             node = job.switch.node
         ranks = [r for r in range(job.world_size) if node_of(job, r) == node] if node >= 0 else []
@@ -718,9 +719,13 @@ class ManagerLogic:
         return tuple(self._latest[keeper].kept[rank]) if keeper else ()
 
     def _stand_in_order(self, job: Job, rank: int) -> RankOrder:
-        """Get ready, and wait."""
+        """Get ready, follow, and wait."""
         number = job.incarnations[rank] + 1
-        return RankOrder(rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True)
+        there = current(job, self.facts).get(rank)
+        follow = there.feed if there is not None else ""
+        return RankOrder(
+            rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True, follow=follow
+        )
 
     def _rank_order(self, job: Job, rank: int) -> RankOrder:
         wants: dict[Phase, Want] = {

@@ -52,12 +52,15 @@ class Link:
         self.welcome = self._first()
 
     def _first(self) -> Welcome:
-        while True:
-            for body in self._receive():
+        welcome: Welcome | None = None
+        while welcome is None:
+            for body in self._receive():  # to the last: an order may have come with it
                 message = decode(to_rank, body)
                 if isinstance(message, Welcome):
-                    return message
-                self._take(message)
+                    welcome = message
+                else:
+                    self._take(message)
+        return welcome
 
     def start(self, page: Page, on_pause: Callable[[RankOrder], None]) -> None:
         self.page, self.on_pause = page, on_pause
