@@ -67,7 +67,7 @@ class Nodes(Job):
 def measure(out: Path, **options: object) -> dict:
     """One switch of a job with this model."""
     with Nodes(out, **options) as job:
-        job.wait_steps(8, 120)
+        job.wait_steps(8, 300)
         calm = job.step_s()
         job.report()
         old = job.lines()[SICK][-1].pid
@@ -98,6 +98,6 @@ if __name__ == "__main__":
     for width, layers in [tuple(map(int, word.split("x"))) for word in sys.argv[1:]] or [(256, 4)]:
         with tempfile.TemporaryDirectory() as tmp:
             begun = time.monotonic()
-            found = measure(Path(tmp) / "job", width=width, layers=layers, batch=64)
+            found = measure(Path(tmp) / "job", width=width, layers=layers, batch=16)
             print(f"{width * width * layers / 1e6:.1f}M parameters, {time.monotonic() - begun:.0f} s")
             print(json.dumps(found, indent=1), flush=True)

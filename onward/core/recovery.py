@@ -450,7 +450,7 @@ def _close(job: Job, now: float) -> Job:
 
 
 def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
-    here = current(job, facts)
+    here = current(job, {**facts, **_switched(job, outlook)})
     missing = [r for r in job.ranks if not _arrived(here.get(r), job.generation)]
     if job.soft and len(missing) < len(job.ranks) - len(job.joining):
         return Decision(replace(job, soft=False))  # one stands at the fence: the others cannot end a step without it
@@ -861,7 +861,7 @@ def _grow(job: Job, facts: Facts, now: float) -> Decision:
 
 def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
     """Beside the running job: find a stand-in for a sub-healthy node, and wait until it is ready."""
-    if not job.limits.hot_switch:
+    if not job.limits.hot_switch or job.phase is not Phase.RUNNING:
         return Decision(job)
     if job.switch is None:
         new = choose(job.places, outlook, job.tried, now, job.limits.switch_s)
@@ -895,6 +895,11 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
     return Decision(new_job, (verdict.why,))
 
 
+def _switched(job: Job, outlook: Outlook) -> Facts:
+    """Just swapped: what was known of them as stand-ins is what is known of the ranks, until more is heard."""
+    return {r: f for r, f in outlook.stand_ins.items() if r in job.switched and f.incarnation == job.incarnations[r]}
+
+
 def _to_be_switched(job: Job, switch: Switch) -> dict[int, int]:
     """The stand-in's incarnations, by rank."""
     return {r: job.incarnations[r] + 1 for r in job.ranks if node_of(job, r) == switch.node}
@@ -915,7 +920,7 @@ def _swap_when_settled(job: Job, switch: Switch, outlook: Outlook, now: float) -
     if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
         return _swap(job, now)
     if not switch.settle_until:
-        until = now + SETTLE_S
+        until = now + SETTLE_S + job.limits.steps_s
         return Decision(replace(job, switch=replace(switch, settle_until=until), deadline=until))
     return Decision(job)
 

@@ -7,9 +7,11 @@ in memory; a thread of our own sends them. Who cannot keep up is dropped: traini
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
+import time
 import zlib
 from collections import deque
 from typing import Any
@@ -90,6 +92,7 @@ class Entry:
     def __init__(self, feed: Feed, op: str) -> None:
         self._feed = feed
         self.op = op
+        self.peer = feed.peer  # whom it is for
         self.tensors: list[torch.Tensor] | None = None
 
     def fill(self, result: Any) -> None:
@@ -119,13 +122,12 @@ class Feed:
         self.open = False  # somebody follows
         self.refuses = ""  # why nobody can
         self._waiting: socket.socket | None = None  # somebody wants to
-        self._peer: socket.socket | None = None
+        self.peer: socket.socket | None = None
         self._changed = threading.Condition()
         self._queue: deque[Entry | tuple[Item, list[torch.Tensor]]] = deque()
-        self._bytes = 0
+        self._bytes = self._most_bytes = 0
         self._newest = -1
         self._started = False
-        self._pid = os.getpid()
 
     def start(self) -> None:
         """Listen. Called when there is something to follow."""
@@ -142,8 +144,8 @@ class Feed:
             except OSError:
                 return
             try:
-                peer.settimeout(HELLO_S)
-                channel = Channel(peer, lambda: False)
+                peer.settimeout(1.0)
+                channel = Channel(peer, lambda: False, time.monotonic() + HELLO_S)
                 nonce = os.urandom(NONCE_BYTES)
                 channel.send(nonce)
                 known = channel.receive(MAX_HELLO) == proof(self._token, nonce)
@@ -170,14 +172,15 @@ class Feed:
             return False
         self.drop("somebody else follows")
         manifest, tensors = protected.describe(step, learnt)
-        room = psutil.virtual_memory().available / 3
+        room = psutil.virtual_memory().available
         why = self.refuses or (
-            f"there is no memory for a copy of {manifest.nbytes >> 20} MB" if manifest.nbytes > room else ""
+            f"there is no memory for a copy of {manifest.nbytes >> 20} MB" if manifest.nbytes > room / 3 else ""
         )
         infos = [msgspec.structs.replace(info, address=0) for info in manifest.tensors]
         manifest = msgspec.structs.replace(manifest, tensors=infos)
         with self._changed:
-            self._peer, self._queue, self._bytes, self._newest = peer, deque(), 0, step - 1
+            self.peer, self._queue, self._bytes, self._newest = peer, deque(), 0, step - 1
+            self._most_bytes = min(MOST_BYTES, room // 4)
             self.open = not why
             if why:
                 self._queue.append((Ended(why=why), []))
@@ -200,9 +203,11 @@ class Feed:
 
     def filled(self, entry: Entry) -> None:
         with self._changed:
+            if entry.peer is not self.peer:
+                return
             self._bytes += _size(entry.tensors or [])
             self._changed.notify_all()
-            late = self._bytes > min(MOST_BYTES, psutil.virtual_memory().available / 2)
+            late = self._bytes > self._most_bytes
         if late:
             self.drop("it cannot keep up with the training")
 
@@ -228,14 +233,15 @@ class Feed:
     def drop(self, why: str) -> None:
         """Nobody follows any more."""
         with self._changed:
-            peer, self._peer = self._peer, None
+            peer, self.peer = self.peer, None
             was, self.open = self.open, False
             self._queue, self._bytes = deque(), 0
             self._changed.notify_all()
         if was:
             log.info("rank %d: who follows it is given up: %s", self._rank, why)
         if peer is not None:
-            _shut(peer)
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)  # the thread that sends closes it
 
     def _put(self, item: Item) -> None:
         with self._changed:
@@ -246,7 +252,7 @@ class Feed:
     # ------------------------------------------------------------------------------------- sending
 
     def _send(self, peer: socket.socket) -> None:
-        channel = Channel(peer, lambda: self._peer is not peer)
+        channel = Channel(peer, lambda: self.peer is not peer)
         try:
             peer.settimeout(1.0)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -258,15 +264,15 @@ class Feed:
                 if isinstance(item, Ended):
                     break
         except (WireError, OSError) as e:
-            if self._peer is peer:
+            if self.peer is peer:
                 self.drop(str(e))
         finally:
-            _shut(peer)
+            peer.close()
 
     def _next(self, peer: socket.socket) -> tuple[Item, list[torch.Tensor]]:
         with self._changed:
             while True:
-                if self._peer is not peer:
+                if self.peer is not peer:
                     raise WireError("given up")
                 head = self._queue[0] if self._queue else None
                 if isinstance(head, Entry) and head.tensors is not None:
@@ -310,10 +316,3 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 def _size(tensors: list[torch.Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
-
-
-def _shut(sock: socket.socket) -> None:
-    try:
-        sock.close()
-    except OSError:
-        pass

@@ -477,8 +477,8 @@ class Run:
         self._tx.republish()
         if self._groups.device_backend is not None:
             self._feed.refuses = "results of collectives on a device are not told yet"
-        elif self._local.slot(self._tx.step).step != self._tx.step:
-            return  # not before the local state of this step is safe
+        elif self._tx.step < 1 or self._local.slot(self._tx.step).step != self._tx.step:
+            return  # not before the wrappers have settled, and the local state of this step is safe
         if self._feed.begin(self._tx.step, self._protected, self._local, self._tx.learnt):
             self._groups.tap = self._feed.expect
 
@@ -487,8 +487,8 @@ class Run:
         self._groups.tap = None
         if not self._feed.open:
             return
-        if not self._tx.open:
-            self._tx.republish()
+        if not self._tx.open and self._local.begun >= self._tx.step:
+            self._tx.republish()  # the code after the last block has been run, and may have drawn something
         step, clean, _ = self._tx.standing()
         slot = self._local.slot(step)
         if not clean or slot.step != step or not self._holds:
