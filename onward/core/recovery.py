@@ -18,7 +18,7 @@ from onward.core.incident import Incident, describe
 from onward.core.membership import ALONE, Electorate, Outlook, Places, Vote, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Board
-from onward.core.switch import SETTLE_S, Switch, choose, judge, settled
+from onward.core.switch import SETTLE_S, Switch, choose, hold_all, judge, settled
 
 HOT_SWITCH = "hot-switch"
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
@@ -169,6 +169,8 @@ def resumed(job: Job, now: float) -> Job:
     deadline = now + waits.get(job.phase, 0.0) if job.deadline is not None else None
     incident = job.incident.rebased(now) if job.incident is not None else None
     puzzled = now + CAUSE_S if job.puzzled_until else 0.0
+    if job.switch is not None:
+        job = replace(job, switch=replace(job.switch, until=now + job.limits.switch_s, settle_until=0.0))
     return replace(job, deadline=deadline, mend_until=now + _mend_s(job), puzzled_until=puzzled, incident=incident)
 
 
@@ -459,8 +461,8 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         return Decision(replace(job, deadline=job.mend_until))  # only a node is waited for
     if missing:
         return Decision(job)
-    if job.switch is not None:
-        return _swap_when_settled(job, job.switch, outlook, now)
+    if job.switch is not None and job.switch.swapping:
+        return _swap_when_settled(job, job.switch, here, outlook, now)
     if any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in job.switched):
         return Decision(job)  # until it has what the old node kept
     if job.puzzled_until:
@@ -884,7 +886,7 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
         job,
         phase=Phase.PAUSING,
         generation=_next(job),
-        switch=replace(job.switch, swapping=True),
+        switch=replace(job.switch, swapping=True, settle_until=0.0),
         soft=True,
         agreement=None,
         incident=incident.decided(HOT_SWITCH, f"{verdict.why}; swapping at the end of the step"),
@@ -909,7 +911,7 @@ def _undone(job: Job, switch: Switch) -> Job:
     return replace(job, switch=None, tried=(*job.tried, (switch.node, switch.member.id))[-32:])
 
 
-def _swap_when_settled(job: Job, switch: Switch, outlook: Outlook, now: float) -> Decision:
+def _swap_when_settled(job: Job, switch: Switch, here: Facts, outlook: Outlook, now: float) -> Decision:
     """Everybody stands at the fence. One that follows may need a moment more; one that died is not waited for."""
     wanted = _to_be_switched(job, switch)
     verdict = judge(switch, outlook, outlook.stand_ins, wanted, now)
@@ -918,6 +920,11 @@ def _swap_when_settled(job: Job, switch: Switch, outlook: Outlook, now: float) -
         incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
         return Decision(replace(_undone(job, switch), incident=incident), (why,))
     if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
+        amid = any(f.scope is Scope.OUTSIDE for f in here.values())
+        if amid and not hold_all(outlook.stand_ins, wanted, job.generation):
+            # One may lack the result of a collective between steps that only the rank to be replaced can tell.
+            later = replace(switch, swapping=False, settle_until=0.0)
+            return Decision(replace(job, switch=later), ("some ranks are between two steps; the swap is put off",))
         return _swap(job, now)
     if not switch.settle_until:
         until = now + SETTLE_S + job.limits.steps_s

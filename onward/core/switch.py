@@ -16,6 +16,7 @@ from onward.core.facts import RankFacts, Stage
 from onward.core.membership import Member, Outlook, Places, index_of
 
 MOST_TRIES = 3  # of one node, before it is left alone
+FOLLOW_S = 60.0  # more, for one that has come up to take over the state and catch up
 SETTLE_S = 2.0  # at the swap: for one that follows to come to where the others stand
 
 
@@ -73,7 +74,7 @@ def judge(
         return Verdict("undo", f"rank {dead[0]} of the stand-in ended before it was ready")
     if len(here) == len(incarnations) and all(f.stage is Stage.PARKED for f in here.values()):
         waits = [r for r, f in here.items() if r in followed and not f.follows]
-        if waits and now < switch.until:
+        if waits and now < switch.until + FOLLOW_S:
             return Verdict()
         follows = [r for r, f in here.items() if f.follows == "yes"]
         how = f"follows rank {', '.join(map(str, sorted(follows)))}, and is ready" if follows else "is ready"
@@ -87,3 +88,9 @@ def settled(facts: Mapping[int, RankFacts], incarnations: Mapping[int, int], gen
     """All others stand at the fence: whether those of the stand-in that follow have come there too, or given up."""
     here = [f for r, f in facts.items() if incarnations.get(r) == f.incarnation and f.stage is Stage.PARKED]
     return all(f.follows != "yes" or f.generation == generation for f in here)
+
+
+def hold_all(facts: Mapping[int, RankFacts], incarnations: Mapping[int, int], generation: int) -> bool:
+    """The stand-in's processes stand where their ranks do, and know what these know."""
+    here = [facts[r] for r in incarnations if r in facts and incarnations[r] == facts[r].incarnation]
+    return len(here) == len(incarnations) and all(f.step >= 0 and f.generation == generation for f in here)

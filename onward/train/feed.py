@@ -80,6 +80,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     small: int = 0
     light: int = 0
     local: bytes = b""
+    between: list[bytes] = []  # results of the collectives since its last commit: another rank may lack them
     why: str = ""
 
 

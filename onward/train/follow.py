@@ -35,6 +35,7 @@ class Following:
         self._entered = False
         self._news = False
         self.follows: FollowsWord = ""
+        self.between: list[bytes] = []  # what the other had behind it since its last commit
 
     def concerns(self, order: RankOrder) -> bool:
         """Something is to be done: somebody to be followed, or a claim to be given up."""
@@ -185,3 +186,4 @@ class Following:
         if digest_of(self._protected) != ended.digest or self._protected.check_small(at_begin=False) != ended.small:
             raise StateError(f"the state of step {ended.step} is not that of the rank that was followed")
         self._tx.go_light(ended.light)
+        self.between = ended.between

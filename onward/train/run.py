@@ -466,6 +466,7 @@ class Run:
         self._groups.alone = True
         generation = told.end()
         self._holds = bool(generation)
+        self._between.adopt(told.between if generation else [])
         self._report(Stage.PARKED, generation=generation)
 
     def _is_wanted(self, order: RankOrder) -> bool:
@@ -501,6 +502,7 @@ class Run:
                 small=self._protected.check_small(at_begin=self._tx.open),
                 light=self._tx.shape,
                 local=slot.content(),
+                between=self._between.results(),
             )
         )
 
@@ -624,7 +626,7 @@ class Run:
                 self._begin_to_end()
             if form.between and form.part != "load":
                 past = self._local.begun >= form.step or form.fresh or form.past
-                done = (form.part == "receive" or self._spare) and past and not form.through
+                done = form.part == "receive" and past and not form.through
                 self._between.level(order.generation, done)
             for wrapper in self._protected.wrappers():
                 wrapper._update_process_group(wrapper.process_group)

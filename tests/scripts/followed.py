@@ -2,8 +2,11 @@
 running statistics, two optimizers, a DataLoader, settings that change, collectives between steps."""
 
 import argparse
+import os
 import random
+import signal
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,6 +20,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--pace", type=float, default=0.1, help="seconds a step takes at least")
 parser.add_argument("--digest")
+parser.add_argument("--mark", help="a file: the first process that follows makes it, and takes a second for that block")
+parser.add_argument("--then", choices=["follower-dies", "followed-dies"], help="what happens when the mark is there")
 parser.add_argument("--outside", action="store_true", help="change the learning rate outside the block")
 args = parser.parse_args()
 
@@ -32,9 +37,27 @@ data = TensorDataset(torch.randn(999, 32, generator=torch.Generator().manual_see
 batches = run.batches(DataLoader(data, batch_size=16, shuffle=True))
 run.protect(model=model, first=first, second=second, schedule=schedule)
 
+blocks, counted = 0, False  # of this process: run, and any that counted
+
+
+def hurt() -> None:
+    """A stand-in rehearses two blocks; the third is one beside the rank that it follows."""
+    mark = Path(args.mark)
+    if run.incarnation > 1 and not counted and blocks == 3 and not mark.exists():
+        mark.touch()
+        if args.then == "follower-dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1.0)
+    if run.incarnation == 1 and run.rank == 1 and args.then == "followed-dies" and mark.exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 for step in run.steps(args.steps):
     offset = torch.rand(1)  # drawn outside the block
     with step:
+        blocks += 1
+        if args.mark:
+            hurt()
         time.sleep(args.pace)
         (x,) = next(batches)
         loss = model(x + offset).square().mean() + random.random()
@@ -48,6 +71,7 @@ for step in run.steps(args.steps):
         first.zero_grad()
         second.zero_grad()
         dist.all_reduce(noise)
+    counted = counted or step.committed
     if step.committed:
         if args.outside:
             schedule.step()
