@@ -98,6 +98,7 @@ class Job:
     switch: Switch | None = None
     tried: tuple[tuple[int, str], ...] = ()  # switches that were undone: (node, stand-in)
     switched: tuple[int, ...] = ()  # ranks whose local state is on its way from their old node
+    past: tuple[tuple[int, int], ...] = ()  # of these: (rank, the step whose block its old process had begun, or would)
     soft: bool = False  # pause at the end of the step, not in the middle of it
     waiting: str = ""  # what the job waits for, if it is not for its own processes
     incarnations: tuple[int, ...] = ()  # wanted, by rank
@@ -533,7 +534,7 @@ def _forming(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         # A majority of each electorate has the record of this generation.
         voters = (_newcomers(job, outlook),) if job.voters else ()
         new = replace(job, phase=Phase.RUNNING, incident=incident, deadline=None, voters=voters, joining=(), soft=False)
-        return Decision(replace(new, switched=()))
+        return Decision(replace(new, switched=(), past=()))
     return Decision(job)
 
 
@@ -920,19 +921,24 @@ def _swap_when_settled(job: Job, switch: Switch, here: Facts, outlook: Outlook, 
         incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
         return Decision(replace(_undone(job, switch), incident=incident), (why,))
     if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
-        amid = any(f.scope is Scope.OUTSIDE for f in here.values())
+        amid = any(f.scope is Scope.OUTSIDE for f in here.values()) and any(_is_past(here[r]) for r in wanted)
         if amid and not hold_all(outlook.stand_ins, wanted, job.generation):
             # One may lack the result of a collective between steps that only the rank to be replaced can tell.
             later = replace(switch, swapping=False, settle_until=0.0)
             return Decision(replace(job, switch=later), ("some ranks are between two steps; the swap is put off",))
-        return _swap(job, now)
+        return _swap(job, here, now)
     if not switch.settle_until:
         until = now + SETTLE_S + job.limits.steps_s
         return Decision(replace(job, switch=replace(switch, settle_until=until), deadline=until))
     return Decision(job)
 
 
-def _swap(job: Job, now: float) -> Decision:
+def _is_past(f: RankFacts) -> bool:
+    """It has run the code after its last block."""
+    return f.begun >= f.step
+
+
+def _swap(job: Job, here: Facts, now: float) -> Decision:
     """Everybody stands at the fence: the stand-in's processes are the ranks from now on."""
     switch = job.switch
     assert switch is not None
@@ -945,6 +951,7 @@ def _swap(job: Job, now: float) -> Decision:
         moved=job.moved + len(ranks),
         switch=None,
         switched=ranks,
+        past=tuple((r, here[r].begun) for r in ranks),
         deadline=now + job.limits.pause_s + job.limits.steps_s,
     )
     return Decision(new, (why,))
@@ -1111,6 +1118,7 @@ def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) ->
         joining=(),
         switch=None,
         switched=(),
+        past=(),
         puzzled_until=0.0,
         soft=False,
         agreement=None,

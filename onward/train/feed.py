@@ -76,6 +76,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
     step: int = -1
     generation: int = 0
+    past: bool = False  # it has run the code after its last block
     digest: int = 0  # of the shared state of `step`
     small: int = 0
     light: int = 0

@@ -115,7 +115,7 @@ class Following:
             return True
         try:
             done = shadow.finish(step) if shadow.ended is None else None
-            if done is not None or (error is None and shadow.ended is not None and shadow.ended.step == step + 1):
+            if done is not None:
                 self._tx.end_shadow()
             elif self._tx.untouched:
                 self._tx.keep()  # the block had only begun there
@@ -179,6 +179,8 @@ class Following:
         """Stand where the other stands, and make sure of it."""
         if ended is None or ended.step < 0:
             raise StateError((ended.why if ended is not None else "") or "it is told no more")
+        if not ended.past:  # Python can reach that code only through the block
+            raise StateError("what comes after its last block was still to be run")
         if ended.step != self._tx.step:
             raise StateError(f"it stands at step {ended.step}, and this process at {self._tx.step}")
         self._local.put(ended.step, ended.local)

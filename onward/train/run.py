@@ -498,6 +498,7 @@ class Run:
             Ended(
                 step=step,
                 generation=generation,
+                past=self._local.begun >= step,
                 digest=digest_of(self._protected),
                 small=self._protected.check_small(at_begin=self._tx.open),
                 light=self._tx.shape,
@@ -767,7 +768,7 @@ class Run:
         generation = self._number()
         self._page.set("gate", 1)
         try:
-            reply = self._link.ask(generation, "arrive", f"step/{step.index}", 1e9, amount=vote)
+            reply = self._link.ask(generation, "arrive", f"step/{step.index}", 1e9, patient=True, amount=vote)
             if reply.error:
                 self._groups.generation.abort(reply.error)
                 self._note_break()
