@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,17 +86,7 @@ def measure(out: Path, **options: object) -> dict:
         "gap_s": max(gaps.get(first.step + i, 0.0) for i in (-1, 0, 1)),
         "pause_s": marks["form"] - before,
         "stages": {name: at - marks["detect"] for name, at in marks.items()},
+        "followed": not any("state for rank" in text for text in job.events().splitlines()),
         "why": [text for text in job.events().splitlines() if any(word in text for word in words)],
     }
 
-
-if __name__ == "__main__":
-    import json
-    import tempfile
-
-    for width, layers in [tuple(map(int, word.split("x"))) for word in sys.argv[1:]] or [(256, 4)]:
-        with tempfile.TemporaryDirectory() as tmp:
-            begun = time.monotonic()
-            found = measure(Path(tmp) / "job", width=width, layers=layers, batch=16)
-            print(f"{width * width * layers / 1e6:.1f}M parameters, {time.monotonic() - begun:.0f} s")
-            print(json.dumps(found, indent=1), flush=True)
