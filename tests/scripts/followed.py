@@ -1,4 +1,4 @@
-"""A job with everything that a process must get right to follow another: random numbers inside and outside of blocks,
+"""A job with everything that a process must get right to follow another: random numbers in blocks and between them,
 running statistics, two optimizers, a DataLoader, settings that change, collectives between steps."""
 
 import argparse
@@ -53,14 +53,13 @@ def hurt() -> None:
 
 
 for step in run.steps(args.steps):
-    offset = torch.rand(1)  # drawn outside the block
     with step:
         blocks += 1
         if args.mark:
             hurt()
         time.sleep(args.pace)
         (x,) = next(batches)
-        loss = model(x + offset).square().mean() + random.random()
+        loss = model(x + torch.rand(1)).square().mean() + random.random()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         first.step()
