@@ -34,6 +34,7 @@ class Plan:
     sizes: tuple[tuple[int, int], ...]  # (width, layers) of the larger models
     size_kills: int
     storms: int  # pairs of a stretch with a fault and one without
+    switches: tuple[tuple[int, int], ...]  # (width, layers) of models whose node is switched
 
 
 FULL = Plan(
@@ -48,6 +49,7 @@ FULL = Plan(
     sizes=((1024, 10), (2048, 24)),
     size_kills=2,
     storms=5,
+    switches=((256, 4), (1024, 8), (2048, 6)),
 )
 QUICK = Plan(
     rounds=1,
@@ -61,6 +63,7 @@ QUICK = Plan(
     sizes=((1024, 10),),
     size_kills=1,
     storms=1,
+    switches=((1024, 8),),
 )
 
 
@@ -94,10 +97,13 @@ class Bench:
         self.launchers = launchers()
         self._numbers = count(1)
 
+    def directory(self) -> Path:
+        return self._work / f"{next(self._numbers):03d}"
+
     def job(self, name: str, launcher: Launcher | None = None, **options: object) -> Job:
         launcher = launcher or self.launchers[name]
         self.say(f"{name}: {' '.join(f'{k}={v}' for k, v in options.items())}")
-        return Job(launcher, self._work / f"{next(self._numbers):03d}", **options)
+        return Job(launcher, self.directory(), **options)
 
 
 # ---------------------------------------------------------------------------------------------------- faults

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import measure
+import switch
 from jobs import PEERS, Launcher, peer
 from measure import Bench, Samples, median, p95, stage_medians
 
@@ -221,6 +222,26 @@ def storm(bench: Bench) -> tuple[list[Row], object]:
     ], found
 
 
+def hot_switch(bench: Bench) -> tuple[list[Row], object]:
+    rows, raw = [], []
+    for width, layers in bench.plan.switches:
+        bench.say(f"hot switch: width={width} layers={layers}")
+        found = switch.measure(bench.directory(), width=width, layers=layers, batch=16)
+        raw.append(found)
+        step, pause = found["step_s"], found["pause_s"]
+        rows.append(
+            Row(
+                f"hot switch, {width * width * layers / 1e6:.1f}M parameters, 2 nodes of 1 rank",
+                f"{pause / step:.2f} of a step",
+                f"{ms(pause)}, {'followed' if found['followed'] else 'state moved at the swap'}",
+                f"a step {ms(step)}, beside one that follows {ms(found['step_beside_s'])}",
+                "< 1 step",
+                "met" if pause < step else "not met",
+            )
+        )
+    return rows, raw
+
+
 SECTIONS = {
     "faults": faults,
     "slow_setup": slow_setup,
@@ -228,6 +249,7 @@ SECTIONS = {
     "step_cost": step_cost,
     "state_size": state_size,
     "storm": storm,
+    "hot_switch": hot_switch,
 }
 WORDS = {"kill": "kill -9 of a random rank", "retry": "retryable error in one rank", "stop": "a rank stopped (SIGSTOP)"}
 

@@ -495,7 +495,7 @@ class AgentLogic:
         if q.generation > now and asker[0] != self.me:
             self._early.append((asker, q))  # the other agent heard of it first
             return []
-        if q.generation != now:
+        if q.generation != now and not (q.generation == self._last_store and self._pausing_softly()):
             self.dropped += 1
             state = "over" if q.generation < now else "not the current one"
             return self._reply(asker, StoreReply(id=q.id, error=f"generation {q.generation} is {state}"))
@@ -504,6 +504,14 @@ class AgentLogic:
             self._stores = {q.generation: GenerationStore(q.generation, self._members or self.world_size)}
             store = self._stores[q.generation]
         return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
+
+    @property
+    def _last_store(self) -> int:
+        return next(iter(self._stores), -1)
+
+    def _pausing_softly(self) -> bool:
+        """The ranks of the last generation are to end their step first, and may meet at its gate."""
+        return self.orders is not None and any(o.want == "pause" and o.soft for o in self.orders.ranks)
 
     def _reply(self, asker: Asker, reply: StoreReply) -> list[Effect]:
         agent, process = asker
@@ -591,6 +599,8 @@ class AgentLogic:
             save_error=self.saving.error,
             light=r.light if r else 0,
             elastic=r.elastic if r else False,
+            feed=r.feed if r else "",
+            follows=r.follows if r else "",
             exit_code=p.exit_code,
             fault=p.fault,
             progress=p.progress,

@@ -106,6 +106,8 @@ class RankFacts:
     save_error: str = ""  # why what was to be saved could not be written
     light: int = 0  # the collective at which all ranks had agreed to publish; 0: its steps are careful ones
     elastic: bool = False  # its script can train on with fewer ranks
+    feed: str = ""  # where it tells a stand-in what it does
+    follows: str = ""  # of a stand-in: "yes", it keeps up with its rank; "no", it cannot; "", not known yet
     exit_code: int | None = None  # negative: killed by that signal
     fault: FaultReport | None = None  # reported by the rank or by its agent
     progress: Progress = field(default_factory=Progress)

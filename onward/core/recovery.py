@@ -18,7 +18,7 @@ from onward.core.incident import Incident, describe
 from onward.core.membership import ALONE, Electorate, Outlook, Places, Vote, council, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Board
-from onward.core.switch import Switch, choose, judge
+from onward.core.switch import SETTLE_S, Switch, choose, hold_all, judge, settled
 
 HOT_SWITCH = "hot-switch"
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
@@ -100,6 +100,7 @@ class Job:
     switch: Switch | None = None
     tried: tuple[tuple[int, str], ...] = ()  # switches that were undone: (node, stand-in)
     switched: tuple[int, ...] = ()  # ranks whose local state is on its way from their old node
+    past: tuple[tuple[int, int], ...] = ()  # of these: (rank, the step whose block its old process had begun, or would)
     soft: bool = False  # pause at the end of the step, not in the middle of it
     waiting: str = ""  # what the job waits for, if it is not for its own processes
     incarnations: tuple[int, ...] = ()  # wanted, by rank
@@ -175,6 +176,8 @@ def resumed(job: Job, now: float) -> Job:
     deadline = now + waits.get(job.phase, 0.0) if job.deadline is not None else None
     incident = job.incident.rebased(now) if job.incident is not None else None
     puzzled = now + CAUSE_S if job.puzzled_until else 0.0
+    if job.switch is not None:
+        job = replace(job, switch=replace(job.switch, until=now + job.limits.switch_s, settle_until=0.0))
     return replace(job, deadline=deadline, mend_until=now + _mend_s(job), puzzled_until=puzzled, incident=incident)
 
 
@@ -482,7 +485,7 @@ def _close(job: Job, now: float) -> Job:
 
 
 def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
-    here = current(job, facts)
+    here = current(job, {**facts, **_switched(job, outlook)})
     missing = [r for r in job.ranks if not _arrived(here.get(r), job.generation)]
     if job.soft and len(missing) < len(job.ranks) - len(job.joining):
         return Decision(replace(job, soft=False))  # one stands at the fence: the others cannot end a step without it
@@ -491,8 +494,8 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         return Decision(replace(job, deadline=job.mend_until))  # only a node is waited for
     if missing:
         return Decision(job)
-    if job.switch is not None:
-        return _swap(job, now)
+    if job.switch is not None and job.switch.swapping:
+        return _swap_when_settled(job, job.switch, here, outlook, now)
     if any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in job.switched):
         return Decision(job)  # until it has what the old node kept
     if job.puzzled_until:
@@ -504,7 +507,7 @@ def _pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
         return _climb(job, now, why)
-    outcome = agree([_copy(f, f.rank in job.joining) for f in here.values()])
+    outcome = agree([_copy(f, job.generation, f.rank in job.joining) for f in here.values()])
     if isinstance(outcome, NoAgreement):
         return _restart(job, now, outcome.why)
     incident = job.incident.marked("mend", now) if job.incident else None
@@ -540,8 +543,9 @@ def _with_newcomers(job: Job, outlook: Outlook) -> tuple[Electorate, ...]:
     return (first, *kept) if new.members == first.members else (first, *kept, new)
 
 
-def _copy(f: RankFacts, fresh: bool = False) -> Copy:
-    if f.stage is Stage.PARKED:
+def _copy(f: RankFacts, generation: int, fresh: bool = False) -> Copy:
+    follows = f.step >= 0 and f.generation == generation  # what it holds counts at the fence it had followed to
+    if f.stage is Stage.PARKED and not follows:
         return Copy(f.rank, None, False, False, f.local_steps, fresh=fresh)
     return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, light=f.light)
 
@@ -562,7 +566,7 @@ def _forming(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         # A majority of each electorate has the record of this generation.
         voters = (_newcomers(job, outlook),) if job.voters else ()
         new = replace(job, phase=Phase.RUNNING, incident=incident, deadline=None, voters=voters, joining=(), soft=False)
-        return Decision(replace(new, switched=()))
+        return Decision(replace(new, switched=(), past=()))
     return Decision(job)
 
 
@@ -899,7 +903,7 @@ def _grow(job: Job, facts: Facts, now: float) -> Decision:
 
 def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
     """Beside the running job: find a stand-in for a sub-healthy node, and wait until it is ready."""
-    if not job.limits.hot_switch:
+    if not job.limits.hot_switch or job.phase is not Phase.RUNNING:
         return Decision(job)
     if job.switch is None:
         new = choose(job.places, outlook, job.tried, now, job.limits.switch_s)
@@ -907,11 +911,11 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
             return Decision(job)
         why = f"{new.why}; {new.member.name} prepares to stand in for node {new.node}, training goes on"
         return Decision(replace(job, switch=new), (why,))
-    wanted = {r: job.incarnations[r] + 1 for r in job.ranks if node_of(job, r) == job.switch.node}
-    verdict = judge(job.switch, outlook, outlook.stand_ins, wanted, now)
+    wanted = _to_be_switched(job, job.switch)
+    followed = [r for r, f in current(job, facts).items() if f.feed]
+    verdict = judge(job.switch, outlook, outlook.stand_ins, wanted, now, followed)
     if verdict.word == "undo":
-        tried = (*job.tried, (job.switch.node, job.switch.member.id))[-32:]
-        return Decision(replace(job, switch=None, tried=tried), (f"{verdict.why}; the switch is undone",))
+        return Decision(_undone(job, job.switch), (f"{verdict.why}; the switch is undone",))
     if verdict.word != "ready":
         return Decision(job)
     rank, number = min(wanted), job.incidents + 1
@@ -922,7 +926,7 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
         job,
         phase=Phase.PAUSING,
         generation=_next(job),
-        switch=replace(job.switch, swapping=True),
+        switch=replace(job.switch, swapping=True, settle_until=0.0),
         soft=True,
         agreement=None,
         incident=incident.decided(HOT_SWITCH, f"{verdict.why}; swapping at the end of the step"),
@@ -933,7 +937,47 @@ def _switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Decision:
     return Decision(new_job, (verdict.why,))
 
 
-def _swap(job: Job, now: float) -> Decision:
+def _switched(job: Job, outlook: Outlook) -> Facts:
+    """Just swapped: what was known of them as stand-ins is what is known of the ranks, until more is heard."""
+    return {r: f for r, f in outlook.stand_ins.items() if r in job.switched and f.incarnation == job.incarnations[r]}
+
+
+def _to_be_switched(job: Job, switch: Switch) -> dict[int, int]:
+    """The stand-in's incarnations, by rank."""
+    return {r: job.incarnations[r] + 1 for r in job.ranks if node_of(job, r) == switch.node}
+
+
+def _undone(job: Job, switch: Switch) -> Job:
+    return replace(job, switch=None, tried=(*job.tried, (switch.node, switch.member.id))[-32:])
+
+
+def _swap_when_settled(job: Job, switch: Switch, here: Facts, outlook: Outlook, now: float) -> Decision:
+    """Everybody stands at the fence. One that follows may need a moment more; one that died is not waited for."""
+    wanted = _to_be_switched(job, switch)
+    verdict = judge(switch, outlook, outlook.stand_ins, wanted, now)
+    if verdict.word == "undo":
+        why = f"{verdict.why}; the switch is undone, and all go on as they were"
+        incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
+        return Decision(replace(_undone(job, switch), incident=incident), (why,))
+    if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
+        amid = any(f.scope is Scope.OUTSIDE for f in here.values()) and any(_is_past(here[r]) for r in wanted)
+        if amid and not hold_all(outlook.stand_ins, wanted, job.generation):
+            # One may lack the result of a collective between steps that only the rank to be replaced can tell.
+            later = replace(switch, swapping=False, settle_until=0.0)
+            return Decision(replace(job, switch=later), ("some ranks are between two steps; the swap is put off",))
+        return _swap(job, here, now)
+    if not switch.settle_until:
+        until = now + SETTLE_S + job.limits.steps_s
+        return Decision(replace(job, switch=replace(switch, settle_until=until), deadline=until))
+    return Decision(job)
+
+
+def _is_past(f: RankFacts) -> bool:
+    """It has run the code after its last block."""
+    return f.begun >= f.step
+
+
+def _swap(job: Job, here: Facts, now: float) -> Decision:
     """Everybody stands at the fence: the stand-in's processes are the ranks from now on."""
     switch = job.switch
     assert switch is not None
@@ -946,6 +990,7 @@ def _swap(job: Job, now: float) -> Decision:
         moved=job.moved + len(ranks),
         switch=None,
         switched=ranks,
+        past=tuple((r, here[r].begun) for r in ranks),
         deadline=now + job.limits.pause_s + job.limits.steps_s,
     )
     return Decision(new, (why,))
@@ -1011,7 +1056,9 @@ def _gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
         return Decision(replace(job, deadline=patience))  # slowness is legal there
     able = {r: f for r, f in standing.items() if f.scope is not Scope.SETUP}
     copies = [
-        _copy(able[r]) if r in able else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
+        _copy(able[r], job.generation)
+        if r in able
+        else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
         for r in job.ranks
     ]
     outcome = agree(copies)
@@ -1110,6 +1157,7 @@ def _restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) ->
         joining=(),
         switch=None,
         switched=(),
+        past=(),
         puzzled_until=0.0,
         soft=False,
         agreement=None,

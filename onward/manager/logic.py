@@ -743,7 +743,8 @@ class ManagerLogic:
         job = self.job
         assert job is not None
         node = self._place(agent)
-        stands_in = job.switch is not None and job.switch.member.id == agent
+        under_way = job.switch is not None and job.phase in (Phase.RUNNING, Phase.PAUSING)
+        stands_in = under_way and job.switch is not None and job.switch.member.id == agent
         if stands_in and job.switch is not None:
             node = job.switch.node
         local = job.world_size // max(1, len(job.places))
@@ -773,7 +774,7 @@ class ManagerLogic:
             publish=self._grant if self._grant is not None and self._grant.node == node else None,
             job=common.record if not common.holders or agent in common.holders else b"",
             kept_at={r: at for r in ranks if (at := self._kept_at(job, r))},
-            store=common.store if job.phase in _FORMED else "",
+            store=common.store if job.phase in _FORMED or job.soft else "",
             master=f"{job.places[0].address}|{job.places[0].master_port}" if job.places[0] is not None else "",
             managers=common.managers,
             waiting=job.waiting,
@@ -802,9 +803,13 @@ class ManagerLogic:
         return tuple(self._latest[keeper].kept[rank]) if keeper else ()
 
     def _stand_in_order(self, job: Job, rank: int) -> RankOrder:
-        """Get ready, and wait."""
+        """Get ready, follow, and wait."""
         number = job.incarnations[rank] + 1
-        return RankOrder(rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True)
+        there = current(job, self.facts).get(rank)
+        follow = there.feed if there is not None else ""
+        return RankOrder(
+            rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True, follow=follow
+        )
 
     def _rank_order(self, job: Job, rank: int) -> RankOrder:
         wants: dict[Phase, Want] = {
@@ -881,7 +886,7 @@ class ManagerLogic:
             world_size=job.world_size,
             members=list(job.ranks) if job.absent else [],
             fresh=rank in job.joining and part is Part.RECEIVE,
-            past=rank in job.switched,
+            past=any(r == rank and begun >= a.step for r, begun in job.past),
             step=a.step,
             part=part.value,
             source=source,

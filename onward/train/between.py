@@ -36,6 +36,13 @@ class BetweenSteps:
         self._bytes = 0
         self._replay: list[bytes] = []
 
+    def results(self) -> list[bytes]:
+        return list(self._results)
+
+    def adopt(self, results: list[bytes]) -> None:
+        """This process stands where another had stood, which had these behind it."""
+        self._results, self._bytes, self._replay = results, sum(map(len, results)), []
+
     @property
     def count(self) -> int:
         return len(self._results)

@@ -174,6 +174,7 @@ class GroupWork(dist.Work):
         self.log: Callable[[Any], None] | None = None
         self.again: Again | None = None
         self.refused = False  # could not even be launched
+        self._entry: Entry | None = None  # somebody follows, and is to be told the result
 
     def begin(self) -> None:
         if self._late:
@@ -209,12 +210,28 @@ class GroupWork(dist.Work):
             self.failed = failed
             if failed:
                 self._generation.broken = True
+            if self._entry is not None:  # before anybody here can see the result, and change it
+                self._tell(self._entry)
             self._ended_ns = time.monotonic_ns()
             self._event.set()
             future = self._future
         self._owner.completed(self._generation, self)
         if future is not None:
             future.set_result(self._tensors)
+
+    def tell(self, entry: Entry) -> None:
+        """Let one that follows this rank know the result, when it is there."""
+        with self._lock:
+            if not self._event.is_set():
+                self._entry = entry
+                return
+        self._tell(entry)
+
+    def _tell(self, entry: Entry) -> None:
+        if self.failed:
+            entry.fail()
+        else:
+            entry.fill(self._tensors)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self._event.is_set():
@@ -331,6 +348,14 @@ class DoneWork(dist.Work):
         return future
 
 
+class Entry(Protocol):
+    """Where a result goes that one who follows this rank is to be told. See `feed`."""
+
+    def fill(self, result: Any) -> None: ...
+
+    def fail(self) -> None: ...
+
+
 class OutsideStep(Protocol):
     """Collectives between steps are not unwound: a recovery takes place inside their wait, then they run again."""
 
@@ -365,6 +390,8 @@ class Groups:
         self.outside: OutsideStep | None = None  # set while a failed operation is to be launched again
         self._graveyard: list[tuple[Generation, list[Any]]] = []
         self.skip_next = False  # injected: leave out the next collective
+        self.tap: Callable[[str], Entry | None] | None = None  # somebody follows this rank
+        self.told: Callable[[str, Any], bool] | None = None  # this process follows: results come from another
         self.waits = Waits()
         self._watching = False
 
@@ -590,6 +617,8 @@ class Group(ProcessGroup):
 
     def _run(self, op: str, result: Any, *args: Any) -> dist.Work:
         owner = self._owner
+        if owner.told is not None and owner.told(op, result):
+            return DoneWork(result)
         if owner.alone:
             answer(op, self._rank, self._size, args)
             recorded = owner.before_launch(self, op, result) if owner.before_launch else None
@@ -604,7 +633,10 @@ class Group(ProcessGroup):
             owner.skip_next = False
             return DoneWork(result)
         again = Again(outside, op, args) if outside is not None else None
+        entry = owner.tap(op) if owner.tap is not None else None
         work = self.launch(op, result, args)
+        if entry is not None:
+            work.tell(entry)
         if outside is not None:
             work.again = again
             work.log = lambda tensors: outside.record(op, tensors)

@@ -52,12 +52,15 @@ class Link:
         self.welcome = self._first()
 
     def _first(self) -> Welcome:
-        while True:
-            for body in self._receive():
+        welcome: Welcome | None = None
+        while welcome is None:
+            for body in self._receive():  # to the last: an order may have come with it
                 message = decode(to_rank, body)
                 if isinstance(message, Welcome):
-                    return message
-                self._take(message)
+                    welcome = message
+                else:
+                    self._take(message)
+        return welcome
 
     def start(self, page: Page, on_pause: Callable[[RankOrder], None]) -> None:
         self.page, self.on_pause = page, on_pause
@@ -138,16 +141,24 @@ class Link:
         assert order is not None
         return order
 
+    def _is_soft(self) -> bool:
+        return self.order is not None and self.order.want == "pause" and self.order.soft
+
     def newer_than(self, generation: int) -> bool:
         order = self.order
         return order is not None and order.generation > generation
 
-    def ask(self, generation: int, op: str, key: str, timeout_s: float, **fields: object) -> StoreReply:
-        """A store operation, answered by whoever keeps the store of `generation`."""
-        return self.ask_each(generation, op, [key], timeout_s, **fields)[0]
+    def ask(
+        self, generation: int, op: str, key: str, timeout_s: float, patient: bool = False, **fields: object
+    ) -> StoreReply:
+        """A store operation, answered by whoever keeps the store of `generation`.
+
+        `patient`: it belongs to the end of a step, and a pause that waits for that does not interrupt it.
+        """
+        return self.ask_each(generation, op, [key], timeout_s, patient, **fields)[0]
 
     def ask_each(
-        self, generation: int, op: str, keys: list[str], timeout_s: float, **fields: object
+        self, generation: int, op: str, keys: list[str], timeout_s: float, patient: bool = False, **fields: object
     ) -> list[StoreReply]:
         """The same for several keys, all asked at once: one round trip, whatever their number."""
 
@@ -157,7 +168,7 @@ class Link:
             )
 
         questions = [(request(key), f"{op} {key} of generation {generation}") for key in keys]
-        return self._ask(questions, generation, timeout_s)
+        return self._ask(questions, generation, timeout_s, patient)
 
     def propose(self, directory: str, every: int, keep: int, fresh: bool, timeout_s: float) -> str:
         """Tell the agent where checkpoints are to go; its objection, if it has one."""
@@ -169,7 +180,11 @@ class Link:
         return self._ask([(request, f"the directory {directory}")], generation, timeout_s)[0].error
 
     def _ask(
-        self, questions: list[tuple[Callable[[int], object], str]], generation: int, timeout_s: float
+        self,
+        questions: list[tuple[Callable[[int], object], str]],
+        generation: int,
+        timeout_s: float,
+        patient: bool = False,
     ) -> list[StoreReply]:
         with self._changed:
             numbers = range(self._next_id + 1, self._next_id + 1 + len(questions))
@@ -180,19 +195,20 @@ class Link:
             for number, (request, _) in zip(numbers, questions, strict=True):
                 self.send(request(number))
             answers = zip(numbers, questions, strict=True)
-            return [self._reply(n, generation, f"{what} in {timeout_s:g} s", deadline) for n, (_, what) in answers]
+            limit = f"in {timeout_s:g} s"
+            return [self._reply(n, generation, f"{what} {limit}", deadline, patient) for n, (_, what) in answers]
         finally:
             with self._changed:
                 for number in numbers:
                     self._replies.pop(number, None)
 
-    def _reply(self, number: int, generation: int, what: str, deadline: float) -> StoreReply:
+    def _reply(self, number: int, generation: int, what: str, deadline: float, patient: bool) -> StoreReply:
         with self._changed:
             while True:
                 reply = self._replies[number]
                 if reply is not None:
                     return reply
-                if self.newer_than(generation):
+                if self.newer_than(generation) and not (patient and self._is_soft()):
                     raise Interrupted(f"generation {generation} was left while waiting for {what}")
                 left = deadline - time.monotonic()
                 if left <= 0:

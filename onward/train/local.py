@@ -175,6 +175,10 @@ class Slot:
         """The whole slot, as it can be put back elsewhere."""
         return bytes(self.map)
 
+    def clear(self) -> None:
+        """Hold nothing."""
+        memoryview(self.map).cast("q")[0] = -1
+
     def put_image(self, image: bytes) -> None:
         """Become what another slot was: whole, or nothing."""
         memoryview(self.map).cast("q")[0] = -1
@@ -190,11 +194,42 @@ class LocalState:
     def __init__(self, directory: str, protected: Protected, partner: Partner) -> None:
         self.partner = partner
         self._protected = protected
+        self._directory = directory
         self._slots = [Slot(os.path.join(directory, f"slot{i}")) for i in range(2)]
         self._position = _position(os.path.join(directory, "position"))
         self._streams: tuple[Stream, ...] = (PythonStream(), NumpyStream(), TorchStream(), DeviceStream())
         self.carry_grads = False
         self.cursors: list[Any] = []  # batches: objects with `position` to keep and `rewind(position)` to restore
+
+    def aside(self) -> None:
+        """From now on use slots that nobody else looks at: what this process does may come to nothing."""
+        self._kept = self._slots
+        self._slots = [Slot(os.path.join(self._directory, f"aside{i}")) for i in range(2)]
+
+    def back(self, keep: bool) -> None:
+        """To the real slots; with `keep`, what was published since stands in them."""
+        if not self._kept:
+            return
+        aside, self._slots, self._kept = self._slots, self._kept, []
+        for slot, real in zip(aside, self._slots, strict=True):
+            if keep and slot.step >= 0:
+                real.refresh()
+                real.put_image(slot.content())
+            with contextlib.suppress(OSError):
+                os.unlink(slot.path)
+
+    def forget(self) -> None:
+        """Nothing is safe here any more."""
+        for slot in self._slots:
+            slot.refresh()
+            slot.clear()
+
+    _kept: list[Slot] = []
+
+    def put(self, step: int, image: bytes) -> None:
+        """Another's local state of `step` is this rank's: put it in its place, here and in use."""
+        self.slot(step).put_image(image)
+        self.restore(step)
 
     @property
     def begun(self) -> int:

@@ -9,6 +9,7 @@ refused with its path. No pickle.
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any
@@ -192,6 +193,18 @@ class Protected:
         }
         self._begin_objects = {name: _snapshot(obj) for name, obj in self.objects.items()}
         self._begin_scalers = [(obj, _scaler_stages(obj)) for obj in self.objects.values() if hasattr(obj, _STAGES)]
+
+    def check_small(self, at_begin: bool) -> int:
+        """A short name for hyper-parameters and plain objects, as they are or as the open block had found them."""
+        if at_begin:
+            groups, objects = self._begin_groups, self._begin_objects
+        else:
+            groups = {
+                name: [{k: v for k, v in g.items() if k != "params"} for g in opt.param_groups]
+                for name, opt in self.optimizers.items()
+            }
+            objects = {name: _state_of(obj) for name, obj in self.objects.items()}
+        return zlib.crc32(repr((groups, objects)).encode())
 
     def rewind_scalers(self, received: bool) -> None:
         """What a GradScaler has done for an optimizer since its last update is not in its state_dict.

@@ -26,6 +26,8 @@ from onward.train.backends import choose, pick_device
 from onward.train.batches import Batches, Sampled, batches_over
 from onward.train.between import BetweenSteps
 from onward.train.checkpoint import Checkpoints
+from onward.train.feed import Ended, Feed, check_of, digest_of
+from onward.train.follow import Following
 from onward.train.group import Generation, Group, Groups
 from onward.train.injection import Injector
 from onward.train.link import Interrupted, Link
@@ -110,6 +112,8 @@ class Run:
         self._through: Stage | None = None
         self._pid = os.getpid()
         self._server = Server(me.address, self._token)
+        self._feed = Feed(me.address, self._token, me.rank)
+        self._following = Following(self._protected, self._local, self._tx, self._groups)
         self._step_started = 0
         self._processor = Processor()
         self._at_begin = (0, 0)
@@ -239,7 +243,7 @@ class Run:
         self._page.touch("progress_ns")
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._tx.open:
+        if not self._tx.open or self._groups.alone:
             return
         self._groups.waits.surfaced()
         if not self._tx.gate():
@@ -288,6 +292,8 @@ class Run:
                 partly=list(self._partly),
                 light=self._tx.shape,
                 elastic=self.elastic and any(isinstance(b, Sampled) for b in self._local.cursors),
+                feed=self._feed.address,
+                follows=self._following.follows,
             )
         )
 
@@ -314,12 +320,15 @@ class Run:
             self._begun = True
             yield from self._begin_or_load(n)
         self._page.set("step", self._tx.step)
+        self._feed.start()
         try:
             while True:
                 self._stay_in_loop()
                 if self._pending_fault is not None or self._link.newer_than(self._number()):
                     yield from self._recover(n)
                 self._save_if_due()
+                if self._feed.wanted:
+                    self._begin_to_tell()
                 if self._tx.step >= n:
                     if self._finish():
                         return
@@ -378,6 +387,7 @@ class Run:
         """Wait until every rank is through the loop. False when the job needs us again."""
         self._page.set("section", 1)
         self._local.begun = self._tx.step
+        self._feed.end(Ended(why="the loop is over"))
         self._report(Stage.DONE)
         number = self._number()
         order = self._link.wait_order(lambda o: o.generation > number or o.want in ("finish", "leave"))
@@ -423,8 +433,11 @@ class Run:
             yield from self._rehearse(n)
         self._report(Stage.PARKED, generation=0)
         while True:
-            order = self._link.wait_order(lambda o: o.want == "form" and o.form is not None)
+            order = self._link.wait_order(lambda o: o.want == "form" or self._following.concerns(o))
             assert order is not None
+            if order.want != "form":
+                yield from self._follow(n, order)
+                continue
             assert order.form is not None
             if order.form.step >= 1 and not self._rehearsed:
                 yield from self._rehearse(n)
@@ -435,6 +448,64 @@ class Run:
             fault, self._pending_fault = self._pending_fault, None
             self._report(Stage.PARKED, generation=0, fault=fault)
         self._page.set("section", 0)
+
+    def _follow(self, n: int, order: RankOrder) -> Generator[Step, None, None]:
+        """Stay beside the rank whose place this process is to take, until it stands at the fence."""
+        if not self._rehearsed:
+            self._form_step = max(1, self._form_step)
+            yield from self._rehearse(n)
+        told = self._following
+        began = told.begin(order, self._token, self.rank, lambda: self._is_wanted(order))
+        while began:
+            step = told.next_step()
+            if step is None or step >= n:
+                break
+            yield Step(self, step, following=told)
+            if told.says_so():
+                self._report(Stage.PARKED, generation=0)
+        self._groups.alone = True
+        generation = told.end()
+        self._holds = bool(generation)
+        self._between.adopt(told.between if generation else [])
+        self._report(Stage.PARKED, generation=generation)
+
+    def _is_wanted(self, order: RankOrder) -> bool:
+        """Nobody waits for what this process does beside the others."""
+        return self._link.order is not None and self._link.order.want == "form"
+
+    def _begin_to_tell(self) -> None:
+        """At the top of the loop: a stand-in wants to follow this rank."""
+        self._tx.republish()
+        if self._groups.device_backend is not None:
+            self._feed.refuses = "results of collectives on a device are not told yet"
+        elif self._tx.step < 1 or self._local.slot(self._tx.step).step != self._tx.step:
+            return  # not before the wrappers have settled, and the local state of this step is safe
+        if self._feed.begin(self._tx.step, self._protected, self._local, self._tx.learnt):
+            self._groups.tap = self._feed.expect
+
+    def _end_to_tell(self, generation: int) -> None:
+        """At the fence: who follows is told where this rank stands, and what is to be found there."""
+        self._groups.tap = None
+        if not self._feed.open:
+            return
+        if not self._tx.open and self._local.begun >= self._tx.step:
+            self._tx.republish()  # the code after the last block has been run, and may have drawn something
+        step, clean, _ = self._tx.standing()
+        slot = self._local.slot(step)
+        if not clean or slot.step != step or not self._holds:
+            return self._feed.end(Ended(why="it was interrupted in the middle of an update"))
+        self._feed.end(
+            Ended(
+                step=step,
+                generation=generation,
+                past=self._local.begun >= step,
+                digest=digest_of(self._protected),
+                small=self._protected.check_small(at_begin=self._tx.open),
+                light=self._tx.shape,
+                local=slot.content(),
+                between=self._between.results(),
+            )
+        )
 
     def _arrive_by_ghost(self, order: RankOrder) -> Generator[Step, None, bool]:
         """Enter; where the rank had not got past its last step, its block is run once more for show.
@@ -513,6 +584,7 @@ class Run:
             order = self._link.wait_newer(number)
             self._groups.generation.abort(order.why)
             self._groups.settle()
+            self._end_to_tell(order.generation)
             if order.want in ("pause", "save"):
                 self._report(Stage.PAUSED, generation=order.generation)
             if order.want == "pause":
@@ -611,7 +683,14 @@ class Run:
     # ------------------------------------------------------------------------------------- one step
 
     def _begin(self, step: Step) -> None:
-        for name in self._tx.begin():
+        outside = self._tx.begin()
+        if self._feed.open:
+            if outside:
+                self._feed.drop("it changes its parameters outside steps")
+            image = self._local.slot(step.index).content() if self._tx.republished else b""
+            small = self._protected.check_small(at_begin=True)
+            self._feed.begun(step.index, check_of(self._local.capture()), small, image)
+        for name in outside:
             if name not in self._tx.warned:
                 self._tx.warned.add(name)
                 log.warning(
@@ -689,7 +768,7 @@ class Run:
         generation = self._number()
         self._page.set("gate", 1)
         try:
-            reply = self._link.ask(generation, "arrive", f"step/{step.index}", 1e9, amount=vote)
+            reply = self._link.ask(generation, "arrive", f"step/{step.index}", 1e9, patient=True, amount=vote)
             if reply.error:
                 self._groups.generation.abort(reply.error)
                 self._note_break()
@@ -716,6 +795,8 @@ class Run:
         page.set("own_ns", self._tx.own_ns)
         page.set("progress_ns", now)
         self._between.forget()
+        if self._feed.open:
+            self._feed.committed(step.index)
         self._leave_step()
         if not self._resumed:
             self._resumed = True

@@ -10,13 +10,21 @@ from onward.errors import Unwind, UsageError
 from onward.wire.messages import RankOrder
 
 if TYPE_CHECKING:
+    from onward.train.follow import Following
     from onward.train.run import Run
 
 
 class Step:
     """One step of the loop. Use it as `with step:`; `committed` says afterwards whether it counts."""
 
-    def __init__(self, run: Run, index: int, rehearsal: bool = False, ghost: RankOrder | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        index: int,
+        rehearsal: bool = False,
+        ghost: RankOrder | None = None,
+        following: Following | None = None,
+    ) -> None:
         self.index = index
         self.committed = False
         self.entered = False
@@ -24,18 +32,23 @@ class Step:
         self._run = run
         self._rehearsal = rehearsal
         self._ghost = ghost  # the order to enter by, at the end of the block
+        self._following = following  # the block is run beside a rank that trains
 
     def __enter__(self) -> Step:
         if self.entered:
             raise UsageError("a step can be entered once; take the next one from run.steps(n)")
         self.entered = True
-        if self._ghost is not None:
+        if self._following is not None:
+            self._following.enter()
+        elif self._ghost is not None:
             self._run._begin_ghost()
         elif not self._rehearsal:
             self._run._begin(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if self._following is not None:
+            return self._following.leave(error)
         if self._ghost is not None:
             if error is not None and self._run._is_known(self._ghost, error, tb):
                 return False

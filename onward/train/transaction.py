@@ -88,9 +88,12 @@ class Transaction:
     def republish(self) -> None:
         """Between steps something may have been drawn: the next one begins from here, not from the last commit."""
         now = self._local.capture()
-        if self._at_commit is not None and not same(now, self._at_commit):
+        self.republished = self._at_commit is not None and not same(now, self._at_commit)
+        if self.republished:
             self._local.publish(self.step, now)
             self._at_commit = now
+
+    republished = False
 
     def _copy(self) -> None:
         if not self._copied:
@@ -210,6 +213,34 @@ class Transaction:
     def learn_from(self, syncs: int) -> None:
         """A source's word for the shape of a block, so that one regular step is enough for a replacement."""
         self._trace, self._steady = (syncs, int(syncs > 0)), STEADY - 1 if syncs else 0
+
+    # ------------------------------------------------------------------------------------- in a shadow
+
+    def begin_shadow(self) -> None:
+        """Open a block whose update is another's to decide on: no copy, no gate."""
+        self._protected.look_again()
+        self._versions = self._protected.versions()
+        self._reset_block()
+        self._had_grads = self._protected.has_grads()
+        self._protected.begin()
+        self._local.publish(self.step, self._local.capture())
+        self.open, self.clean, self.undo = True, True, False
+
+    @property
+    def untouched(self) -> bool:
+        """The open block has not changed the shared state so far."""
+        return self._protected.versions() == self._versions
+
+    def end_shadow(self) -> None:
+        """The block counts, there and so here."""
+        self._carry()
+        self.applied()
+        self._at_commit = self._local.capture()
+        self._local.publish(self.step, self._at_commit)
+
+    def stands(self) -> None:
+        """Local state was put in place from outside: what is here now is what the next block begins with."""
+        self._at_commit = self._local.capture()
 
     # ------------------------------------------------------------------------------------- going back
 

@@ -83,7 +83,7 @@ class Server:
         try:
             with peer:
                 peer.settimeout(1.0)
-                channel = _Channel(peer, interrupted)
+                channel = Channel(peer, interrupted)
                 nonce = os.urandom(16)
                 channel.send(nonce)
                 if channel.receive(MAX_HELLO) != proof(self._token, nonce):
@@ -95,7 +95,7 @@ class Server:
                 if msgspec.msgpack.decode(channel.receive(MAX_HELLO), type=str) == "stream":
                     for t in tensors:
                         host = t if t.device.type == "cpu" else t.cpu()
-                        channel.send_raw(_memory(host))
+                        channel.send_raw(memory_of(host))
                 if msgspec.msgpack.decode(channel.receive(MAX_HELLO), type=str) == "done":
                     done.append(True)
         except (WireError, OSError, msgspec.MsgspecError):
@@ -113,19 +113,19 @@ def fetch(
     deadline = time.monotonic() + wait_s
     with socket.create_connection((host, int(port)), timeout=wait_s) as sock:
         sock.settimeout(1.0)
-        channel = _Channel(sock, interrupted, deadline)
+        channel = Channel(sock, interrupted, deadline)
         nonce = channel.receive(MAX_HELLO)
         channel.send(proof(token, nonce))
         channel.send(msgspec.msgpack.encode(Want(generation, True)))
         manifest = msgspec.msgpack.decode(channel.receive(MAX_FRAME), type=Manifest)
         targets = protected.targets(manifest)
-        host_side = [_host_twin(t.detach()) for t in targets]
+        host_side = [host_twin(t.detach()) for t in targets]
         if _read_directly(manifest, host_side):
             channel.send(msgspec.msgpack.encode("direct"))
         else:
             channel.send(msgspec.msgpack.encode("stream"))
             for t in host_side:
-                channel.receive_raw(_memory(t))
+                channel.receive_raw(memory_of(t))
         with torch.no_grad():
             for t, h in zip(targets, host_side, strict=True):
                 if t.data_ptr() != h.data_ptr():
@@ -135,7 +135,7 @@ def fetch(
     return manifest
 
 
-class _Channel:
+class Channel:
     """Frames and raw bytes on a socket, giving up when interrupted or late."""
 
     def __init__(self, sock: socket.socket, interrupted: Callable[[], bool], deadline: float | None = None) -> None:
@@ -183,14 +183,14 @@ class _Channel:
         return bytes(body)
 
 
-def _host_twin(t: torch.Tensor) -> torch.Tensor:
+def host_twin(t: torch.Tensor) -> torch.Tensor:
     """`t` itself where bytes can be put straight into it, else a tensor to copy from afterwards."""
     if t.device.type == "cpu" and t.is_contiguous():
         return t
     return torch.empty(t.shape, dtype=t.dtype)
 
 
-def _memory(t: torch.Tensor) -> memoryview:
+def memory_of(t: torch.Tensor) -> memoryview:
     size = t.numel() * t.element_size()
     if not size:
         return memoryview(b"")

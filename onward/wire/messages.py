@@ -24,6 +24,7 @@ from onward.wire.view import Fired, JobView
 Want = Literal["start", "form", "run", "pause", "save", "finish", "leave", "stop"]
 # A string in Python, but refused when it is decoded unless it is one of the words.
 StageWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Stage)})\\Z")]
+FollowsWord = Literal["", "yes", "no"]  # a stand-in keeps up with its rank; or it cannot
 ScopeWord = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(s.value for s in Scope)})\\Z")]
 
 
@@ -73,6 +74,7 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     want: Want
     form: Form | None = None
     soft: bool = False  # for `pause`: not in the middle of a step
+    follow: str = ""  # for a stand-in: where the rank tells what it does
     why: str = ""
 
 
@@ -308,6 +310,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     partly: list[int] = []
     light: int = 0  # the shape of its steps that all had agreed on
     elastic: bool = False  # the script can go on with fewer ranks
+    feed: str = ""  # where it tells a stand-in what it does
+    follows: FollowsWord = ""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from onward.core.facts import RankFacts, Stage
 from onward.core.membership import Member, Outlook
-from onward.core.switch import MOST_TRIES, Switch, choose, judge
+from onward.core.switch import FOLLOW_S, MOST_TRIES, Switch, choose, hold_all, judge, settled
 
 A, B, C = (Member(id=name) for name in "abc")
 PLACES = (A, B)
@@ -46,3 +46,25 @@ def test_it_is_undone_with_a_reason() -> None:
     assert "ended before" in judge(SWITCH, SICK, {1: replace(PARKED, stage=Stage.EXITED)}, {1: 2}, 1.0).why
     late = judge(SWITCH, SICK, {}, {1: 2}, 60.0)
     assert (late.word, "not ready in time" in late.why) == ("undo", True)
+
+
+def test_where_ranks_can_be_followed_it_is_ready_when_it_keeps_up_or_cannot() -> None:
+    assert judge(SWITCH, SICK, {1: PARKED}, {1: 2}, 1.0, followed=[0, 1]).word == ""
+    ready = judge(SWITCH, SICK, {1: replace(PARKED, follows="yes")}, {1: 2}, 1.0, followed=[0, 1])
+    assert (ready.word, "follows rank 1" in ready.why) == ("ready", True)
+    assert judge(SWITCH, SICK, {1: replace(PARKED, follows="no")}, {1: 2}, 1.0, followed=[0, 1]).word == "ready"
+    late = SWITCH.until + FOLLOW_S
+    assert judge(SWITCH, SICK, {1: PARKED}, {1: 2}, late, followed=[0, 1]).word == "ready", "it is there, after all"
+
+
+def test_one_that_follows_is_waited_for_at_the_fence() -> None:
+    follows = replace(PARKED, follows="yes")
+    assert not settled({1: follows}, {1: 2}, 7)
+    assert not settled({1: replace(follows, generation=6, step=40)}, {1: 2}, 7), "it stood at another fence"
+    there = replace(follows, generation=7, step=40)
+    assert settled({1: there}, {1: 2}, 7)
+    assert hold_all({1: there}, {1: 2}, 7)
+    assert not hold_all({1: there}, {1: 2, 3: 2}, 7)
+    assert not hold_all({1: PARKED}, {1: 2}, 7)
+    assert settled({1: replace(PARKED, follows="no")}, {1: 2}, 7)
+    assert settled({1: PARKED}, {1: 2}, 7)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from several import ROOT, Node, Nodes, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 SCRIPT = "tests/scripts/paced.py"
+RICH = "tests/scripts/followed.py"  # whatever a process must get right to follow another
 
 
-def start(nodes: Nodes, name: str, *flags: str, steps: int = 200) -> Node:
-    script = [SCRIPT, "--steps", str(steps), "--pace", "0.05", "--digest", nodes.digest]
-    return nodes.start(name, "--sub-healthy-strategy", "hotSwitch", *flags, script=script)
+def start(nodes: Nodes, name: str, *flags: str, steps: int = 200, script: tuple[str, ...] = (SCRIPT,)) -> Node:
+    words = [*script, "--steps", str(steps), "--pace", "0.05", "--digest", nodes.digest]
+    return nodes.start(name, "--sub-healthy-strategy", "hotSwitch", *flags, script=words)
 
 
 def report(node: Node, which: int) -> None:
@@ -24,8 +27,8 @@ def report(node: Node, which: int) -> None:
     subprocess.run([sys.executable, "-m", "onward.cli.main", *words], check=True, capture_output=True, timeout=60)
 
 
-def same_as_without(jobs, nodes: Nodes, steps: int) -> None:
-    reference = jobs.reference(SCRIPT, "--steps", str(steps), "--pace", "0", nproc=2)
+def same_as_without(jobs, nodes: Nodes, steps: int, script: tuple[str, ...] = (SCRIPT,)) -> None:
+    reference = jobs.reference(*script, "--steps", str(steps), "--pace", "0", nproc=2)
     compare = [sys.executable, str(ROOT / "examples" / "digest.py"), reference.digest, nodes.digest]
     done = subprocess.run(compare, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,11 +41,13 @@ def committed(path: Path, rank: int) -> list[int]:
     return [int(line.split()[1]) for line in lines]
 
 
-@pytest.mark.parametrize("sick", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_stand_in_takes_over_any_node(make_nodes, jobs, tmp_path: Path, sick: int) -> None:
+@pytest.mark.parametrize(("sick", "script"), [(0, RICH), pytest.param(1, SCRIPT, marks=pytest.mark.nightly)])
+def test_a_stand_in_that_has_followed_takes_over_any_node(
+    make_nodes, jobs, tmp_path: Path, sick: int, script: str
+) -> None:
     nodes = make_nodes(nodes=2, nproc=1)
-    both = [start(nodes, f"n{i}", "--node-rank", str(i)) for i in (0, 1)]
-    spare = start(nodes, "spare", "--standby")
+    both = [start(nodes, f"n{i}", "--node-rank", str(i), script=(script,)) for i in (0, 1)]
+    spare = start(nodes, "spare", "--standby", script=(script,))
     wait_until(lambda: both[0].said.count("committed") > 10, "it trains")
     report(both[0], sick)
     for node in (*both, spare):
@@ -52,8 +57,66 @@ def test_a_stand_in_takes_over_any_node(make_nodes, jobs, tmp_path: Path, sick: 
     assert "xid-63" in well.outcome["incidents"][0]["headline"]
     assert len(well.pids(1 - sick)) == 1, "the other rank keeps its process"
     assert spare.pids(sick), "the stand-in holds the rank at the end"
+    assert f"follows rank {sick}, and is ready" in well.events
+    assert "state for rank" not in well.events, "nothing was left to be moved"
     assert committed(tmp_path, sick) == list(range(200)), "each step counted once, first here and then there"
-    same_as_without(jobs, nodes, 200)
+    same_as_without(jobs, nodes, 200, (script,))
+
+
+def switched_while(make_nodes, *words: str, steps: int = 150, then: Callable[[Node], None] = lambda node: None):
+    """Node 1 is sick, and a stand-in begins to follow its rank; the script knows what happens then."""
+    nodes = make_nodes(nodes=2, nproc=1)
+    script = (RICH, "--mark", f"{nodes.digest}.mark", *words)
+    both = [start(nodes, f"n{i}", "--node-rank", str(i), steps=steps, script=script) for i in (0, 1)]
+    spare = start(nodes, "spare", "--standby", steps=steps, script=script)
+    wait_until(lambda: both[0].said.count("committed") > 10, "it trains")
+    report(both[0], 1)
+    wait_until(Path(f"{nodes.digest}.mark").exists, "somebody follows")
+    then(both[0])
+    for node in (*both, spare):
+        assert node.wait() == 0, node.said
+    return nodes, both, spare
+
+
+@pytest.mark.nightly
+def test_one_that_dies_while_it_follows_is_forgotten_and_nobody_noticed(make_nodes, jobs) -> None:
+    nodes, both, _ = switched_while(make_nodes, "--then", "follower-dies")
+    assert "ended before it was ready; the switch is undone" in both[0].events
+    assert both[0].outcome["incidents"] == []
+    assert len(both[0].pids(0)) == len(both[1].pids(1)) == 1
+    same_as_without(jobs, nodes, 150, (RICH,))
+
+
+@pytest.mark.nightly
+def test_the_rank_that_is_followed_dies_and_that_comes_first(make_nodes, jobs) -> None:
+    nodes, both, spare = switched_while(make_nodes, "--then", "followed-dies")
+    assert [i["policy"] for i in both[0].outcome["incidents"]] == ["recover-in-place", "hot-switch"]
+    assert len(both[0].pids(0)) == 1
+    assert spare.pids(1), "the switch is made later"
+    same_as_without(jobs, nodes, 150, (RICH,))
+
+
+@pytest.mark.nightly
+def test_the_manager_is_killed_while_a_stand_in_follows(make_nodes, jobs) -> None:
+    nodes, both, spare = switched_while(make_nodes, then=kill_manager)
+    assert [i["policy"] for i in both[0].outcome["incidents"]] == ["hot-switch"]
+    assert "follows rank 1, and is ready" in both[0].events
+    assert spare.pids(1)
+    same_as_without(jobs, nodes, 150, (RICH,))
+
+
+@pytest.mark.nightly
+def test_a_script_that_cannot_be_followed_is_given_the_state_at_the_swap(make_nodes) -> None:
+    _, both, spare = switched_while(make_nodes, "--outside")
+    assert [i["policy"] for i in both[0].outcome["incidents"]] == ["hot-switch"]
+    assert "state for rank 1 from rank 0" in both[0].events
+    assert spare.pids(1)
+
+
+def kill_manager(host: Node) -> None:
+    found = [p for p in psutil.Process(host.pid).children(recursive=True) if "onward.manager" in " ".join(p.cmdline())]
+    assert found, "the manager lives on the first node"
+    found[0].kill()
 
 
 @pytest.mark.nightly
