@@ -34,6 +34,10 @@ def on_create(resource: Resource, body: Json) -> None:
         body["status"] = {"phase": "Active"}
         body.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
         body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"].get("name", "")
+    elif resource.key == "customresourcedefinitions.apiextensions.k8s.io":
+        finalizers = body["metadata"].setdefault("finalizers", [])
+        if "customresourcecleanup.apiextensions.k8s.io" not in finalizers:
+            finalizers.append("customresourcecleanup.apiextensions.k8s.io")
     elif resource.key == "pods":
         body["status"] = {"phase": "Pending"}
     elif resource.key == "services":
@@ -65,7 +69,7 @@ def merge_update(resource: Resource, old: Json, wanted: Json, subresource: str) 
         return new
     if subresource == "ephemeralcontainers":
         raise AssertionError("refused before")
-    if has_status(resource):
+    if has_status(resource) and subresource != "binding":
         wanted.pop("status", None)
         if "status" in old:
             wanted["status"] = old["status"]

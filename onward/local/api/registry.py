@@ -200,6 +200,7 @@ class Registry:
         self.by_path: dict[tuple[str, str, str], Resource] = {}
         self.by_kind: dict[tuple[str, str, str], Resource] = {}
         self.custom: dict[str, list[Resource]] = {}
+        self._stored: dict[str, Resource] = {}
         for each in builtin():
             self._add(each)
         self.revision = 0
@@ -210,6 +211,7 @@ class Registry:
 
     def set_custom(self, crd: str, resources: list[Resource]) -> None:
         """Replaces what one CRD serves; an empty list takes it away."""
+        self._stored.clear()
         for old in self.custom.pop(crd, []):
             self.by_path.pop((old.group, old.version, old.plural), None)
             self.by_kind.pop((old.group, old.version, old.kind), None)
@@ -238,7 +240,12 @@ class Registry:
 
     def stored(self, key: str) -> Resource | None:
         """Any version of the resource kept under this storage key; built-in views first."""
-        return next((each for each in self.by_path.values() if each.key == key), None)
+        found = self._stored.get(key)
+        if found is None:
+            found = next((each for each in self.by_path.values() if each.key == key), None)
+            if found is not None:
+                self._stored[key] = found
+        return found
 
 
 def version_rank(version: str) -> tuple[int, int, int, str]:

@@ -43,6 +43,8 @@ class Schema:
     patch: frozenset[str] = frozenset()
     preserve: bool = False
     nullable: bool = False
+    struct: str = ""
+    """`core.PodSpec` for the built-in ones: they refer to each other by name in OpenAPI."""
 
     def required(self) -> list[str]:
         return [name for name, each in self.fields.items() if each.required]
@@ -81,7 +83,7 @@ class Types:
                 name, _, body = line.partition(":")
                 lines[f"{file.stem}.{name}"] = body
         for full in lines:
-            self.structs[full] = Schema("object", full.split(".")[1])
+            self.structs[full] = Schema("object", full.split(".")[1], struct=full)
         for full, body in lines.items():
             for part in filter(None, (part.strip() for part in body.split(";"))):
                 named, type_, *words = part.split(" ")

@@ -9,7 +9,19 @@ from typing import Any
 
 from aiohttp import web
 
-from onward.local.api import deletion, discovery, openapi, patches, protobuf, subresources, tables, views, watching
+from onward.local.api import (
+    accounts,
+    deletion,
+    discovery,
+    openapi,
+    patches,
+    protobuf,
+    reviews,
+    subresources,
+    tables,
+    views,
+    watching,
+)
 from onward.local.api.decoding import MAX_BODY, parse
 from onward.local.api.request import Target, delete_options, parse_path, verb, write_options
 from onward.local.api.rest import Api, Page
@@ -69,18 +81,17 @@ class Server:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         given = given.strip()
         if scheme.lower() == "bearer":
-            for token, user in self.tokens.items():
-                if hmac.compare_digest(token.encode(), given.encode()):
-                    request["user"] = user
-                    return
-            if self.api_user(given) is not None:
-                request["user"] = self.api_user(given)
+            user = self.user_of(given)
+            if user is not None:
+                request["user"] = user
                 return
         raise ApiError(401, "Unauthorized", "Unauthorized")
 
-    def api_user(self, token: str) -> str | None:
-        """The service account a token of TokenRequest speaks for."""
-        return subresources.account_of(self.api, token)
+    def user_of(self, given: str) -> str | None:
+        for token, user in self.tokens.items():
+            if hmac.compare_digest(token.encode(), given.encode()):
+                return user
+        return accounts.account_of(self.api, given)
 
     # -- discovery and schemas -----------------------------------------------------------------------------------
 
@@ -129,7 +140,7 @@ class Server:
         if what == "create":
             if target.name:
                 raise method_not_allowed()
-            answer = await subresources.virtual_create(self, request, target, options)
+            answer = await reviews.answer(self, request, target, options)
             if answer is not None:
                 return answer
             item = await self.api.create(target, await self.body(request, target.resource.schema), options)

@@ -1,13 +1,17 @@
-"""Server-side tables: the columns kubectl prints."""
+"""Server-side tables: the columns kubectl prints, per kind, and those a CRD asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from onward.local.api import jsonpath
 from onward.local.api.clock import age
+from onward.local.api.columns import COLUMNS, EVENTS
 from onward.local.api.registry import Resource
 
 Json = dict[str, Any]
+Row = Callable[[Json], list[Any]]
 
 
 def table(
@@ -18,25 +22,88 @@ def table(
     include: str = "",
     headings: bool = True,
     token: str = "",
-    remaining: int | None = None,
 ) -> Json:
-    columns = [
-        {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0},
-        {"name": "Age", "type": "string", "format": "", "description": "", "priority": 0},
-    ]
-    rows = []
+    """A Table of these objects. `include` is the request's includeObject: Metadata (default), Object or None."""
+    columns, cells = layout(resource)
+    rows: list[Json] = []
     for body in bodies:
-        meta = body["metadata"]
-        rows.append(
-            {
-                "cells": [meta["name"], age(meta.get("creationTimestamp"))],
-                "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta},
-            }
-        )
+        row: Json = {"cells": cells(body)}
+        if include == "Object":
+            row["object"] = body
+        elif include != "None":
+            meta = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
+            row["object"] = meta
+        else:
+            row["object"] = None
+        rows.append(row)
     return {
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": str(rv)},
-        "columnDefinitions": columns if headings else [],
-        "rows": rows,
-    }
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": str(rv)},
+        "columnDefinitions": columns if headings else [], "rows": rows,
+    }  # fmt: skip
+
+
+def _column(name: str, type_: str = "string", priority: int = 0, format_: str = "", description: str = "") -> Json:
+    return {"name": name, "type": type_, "format": format_, "description": description or name, "priority": priority}
+
+
+NAME = _column("Name", format_="name")
+AGE = _column("Age")
+
+
+def layout(resource: Resource) -> tuple[list[Json], Row]:
+    """The column definitions of a resource, and how to fill them."""
+    if resource.custom:
+        return _custom(resource)
+    key = EVENTS if resource.storage == "events" else resource.key
+    if key not in COLUMNS:
+        return [NAME, AGE], lambda body: [body["metadata"]["name"], age(body["metadata"].get("creationTimestamp"))]
+    listed, fill = COLUMNS[key]
+    columns = []
+    for text in listed.split("|"):
+        name = text.strip().rstrip("+#")
+        wide, numeric = "+" in text, "#" in text
+        if name == "Name":
+            columns.append(NAME)
+        else:
+            columns.append(_column(name, "integer" if numeric else "string", int(wide)))
+    return columns, fill
+
+
+def _custom(resource: Resource) -> tuple[list[Json], Row]:
+    if not resource.columns:
+        return [NAME, AGE], lambda body: [body["metadata"]["name"], age(body["metadata"].get("creationTimestamp"))]
+    columns = [NAME]
+    paths: list[tuple[jsonpath.Path, str]] = []
+    for each in resource.columns:
+        columns.append(
+            _column(
+                each["name"], each["type"], each.get("priority", 0), each.get("format", ""), each.get("description", "")
+            )
+        )
+        paths.append((jsonpath.parse(each["jsonPath"]), each["type"]))
+
+    def fill(body: Json) -> list[Any]:
+        cells: list[Any] = [body["metadata"]["name"]]
+        for path, type_ in paths:
+            cells.append(_cell(path.first(body), type_))
+        return cells
+
+    return columns, fill
+
+
+def _cell(value: Any, type_: str) -> Any:
+    if value is None:
+        return None
+    if type_ == "date":
+        return age(value) if isinstance(value, str) else None
+    if type_ == "string":
+        if isinstance(value, bool):
+            return str(value).lower()
+        return value if isinstance(value, str) else jsonpath.show(value)
+    if type_ == "integer":
+        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if type_ == "number":
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if type_ == "boolean":
+        return value if isinstance(value, bool) else None
+    return value
