@@ -199,9 +199,7 @@ class Client:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as e:
             raise Unreachable(f"GET {self.access.server}{path}: {e or type(e).__name__}") from e
 
-    async def watch(
-        self, resource: Resource, namespace: str | None, version: str, **params: str
-    ) -> AsyncIterator[Obj]:
+    async def watch(self, resource: Resource, namespace: str | None, version: str, **params: str) -> AsyncIterator[Obj]:
         """Events after `version`, until the server ends the watch. An ERROR event is raised as ApiError."""
         asked = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true", **params}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=QUIET_S)

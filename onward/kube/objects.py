@@ -100,34 +100,3 @@ def read_stamp(text: str | None) -> float | None:
         return dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
         return None
-
-
-def matches(selector: Obj | None, labels: dict[str, str] | None) -> bool:
-    """A metav1.LabelSelector. None selects nothing, an empty one everything."""
-    if selector is None:
-        return False
-    labels = labels or {}
-    if any(labels.get(k) != v for k, v in (selector.get("matchLabels") or {}).items()):
-        return False
-    return all(expression_holds(e, labels) for e in selector.get("matchExpressions") or [])
-
-
-def expression_holds(expression: Obj, labels: dict[str, str]) -> bool:
-    """One requirement of a label or node selector. An unknown operator holds for nothing."""
-    key, values = expression.get("key", ""), expression.get("values") or []
-    match expression.get("operator"):
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-        case "Gt" | "Lt" as operator:
-            try:
-                have, want = int(labels[key]), int(values[0])
-            except (KeyError, ValueError, IndexError):
-                return False
-            return have > want if operator == "Gt" else have < want
-    return False
