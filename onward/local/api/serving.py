@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import signal
 import socket
@@ -115,7 +116,9 @@ async def serve(settings: Settings) -> AsyncIterator[Running]:
         raise UsageError(str(error)) from None
     try:
         sockets = _bind(settings)
-        hosts = (settings.host, *settings.extra_hosts)
+        # The first address of the service range is the API's own, as pods see it (a forwarder brings them here).
+        inside = str(next(ipaddress.ip_network(settings.service_range).hosts()))
+        hosts = (settings.host, inside, *settings.extra_hosts)
         ca, crt, key = certs.ensure(settings.state, hosts)
         admin = certs.token(settings.state, "admin.token")
         node = certs.token(settings.state, "node.token")
