@@ -20,6 +20,7 @@ from onward.errors import OnwardError, UsageError
 FILE = "cluster.json"
 MAX_NODES = 250  # one address of a /24 each
 SERVICE_CIDR = "10.96.0.0/16"
+API_ADDRESS = "10.96.0.1"
 DNS_ADDRESS = "10.96.0.10"
 DOMAIN = "cluster.local"
 

@@ -40,13 +40,16 @@ class Supervisor:
         names = {node.name for node in self._plan.nodes}
         while not self._ending():
             for name in [GUARD, *self._parts]:
-                if name in self._watched:
+                if name in self._watched or (name not in (GUARD, "api") and not self._api_is_known()):
                     continue
                 if name in names and (self._state / "nodes" / name / "stopped").exists():
                     continue
                 self._begin(name)
             for key, _ in self._selector.select(LOOK_S):
                 self._gone(str(key.data))
+
+    def _api_is_known(self) -> bool:
+        return (self._state / "kubeconfig").exists()
 
     def _ending(self) -> bool:
         return (self._state / "run" / ENDING).exists() or not (self._state / "cluster.json").exists()

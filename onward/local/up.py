@@ -12,12 +12,12 @@ from pathlib import Path
 from onward.errors import OnwardError, UsageError
 from onward.kube.access import load_access
 from onward.kube.client import ApiError, Client, Unreachable
-from onward.kube.objects import NODES, Obj, name_of
+from onward.kube.objects import NODES, SERVICES, Obj, key_of, name_of
 from onward.local import kubeconfig, processes, wiring
 from onward.local import plan as plans
 from onward.local.plan import Plan
 
-READY_S = 90.0
+READY_S = 60.0
 LOOK_S = 0.1
 NODES_DEFAULT, CPUS, MEMORY = 4, "8", "16Gi"
 LAST_LINES = 8
@@ -193,6 +193,9 @@ async def _waiting_for(client: Client, plan: Plan, state: Path) -> str:
     missing = [name for name in wanted if not is_ready(nodes.get(name))]
     if missing:
         return f"nodes {', '.join(missing)}"
+    services = {key_of(s) for s in (await client.list(SERVICES))["items"]}
+    if not {"default/kubernetes", "kube-system/kube-dns"} <= services:
+        return "services kubernetes and kube-dns"
     dead = [part.name for part in processes.parts(plan)[:3] if not processes.running(state, part.name)]
     return f"processes {', '.join(dead)}" if dead else ""
 

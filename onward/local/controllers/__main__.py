@@ -14,6 +14,7 @@ from onward.kube.access import load_access
 from onward.kube.client import Client
 from onward.local.controllers.endpoints import EndpointsController
 from onward.local.controllers.nodelife import NodeLifecycle
+from onward.local.controllers.system import ensure
 from onward.local.plan import load
 from onward.scheduler.loop import Scheduler
 
@@ -27,6 +28,7 @@ async def _run(state: Path) -> None:
     plan = load(state)
     async with Client(load_access(state / "kubeconfig"), user_agent="onward-controllers") as client:
         await asyncio.gather(
+            ensure(client),
             Scheduler(client, SCHEDULERS).run(), EndpointsController(client).run(), NodeLifecycle(client, plan).run()
         )
 

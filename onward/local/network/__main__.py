@@ -17,7 +17,7 @@ from onward.local.network.dns import DnsServer, machine_resolvers
 from onward.local.network.forward import Back, Forwarder, Front, fronts
 from onward.local.network.inside import Inside
 from onward.local.network.names import resolve
-from onward.local.plan import DNS_ADDRESS, cluster_id, load
+from onward.local.plan import API_ADDRESS, DNS_ADDRESS, cluster_id, load
 from onward.local.wiring import Wiring
 
 TOGETHER_S = 0.01
@@ -29,12 +29,14 @@ async def _run(state: Path) -> None:
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     wiring = Wiring(cluster_id(state), load(state))
     inside = Inside(wiring.path(wiring.switch))
+    access = load_access(state / "kubeconfig")
+    api = ("127.0.0.1", int(access.server.rpartition(":")[2]))  # on this machine's own loopback, not in the switch
     changed = asyncio.Event()
 
     def on_change(old: Obj | None, new: Obj | None) -> None:
         changed.set()
 
-    async with Client(load_access(state / "kubeconfig"), user_agent="onward-network") as client:
+    async with Client(access, user_agent="onward-network") as client:
         services = Informer(client, SERVICES, on_change=on_change)
         endpoints = Informer(client, ENDPOINTS, on_change=on_change)
         tasks = [asyncio.ensure_future(i.run()) for i in (services, endpoints)]
@@ -49,6 +51,7 @@ async def _run(state: Path) -> None:
             wanted: dict[Front, list[Back]] = {}
             for service in services:
                 wanted |= fronts(service, endpoints.get(key_of(service)))
+            wanted[Front(API_ADDRESS, 443, "TCP")] = [api]
             await forwarder.update(wanted)
             await changed.wait()
             await asyncio.sleep(TOGETHER_S)

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from onward.local.network.names import Answer, ours
 from onward.log import get_logger
@@ -127,7 +128,7 @@ class DnsServer:
 
         class Protocol(asyncio.DatagramProtocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                self.transport = transport
+                self.transport = cast(asyncio.DatagramTransport, transport)
 
             def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
                 task = asyncio.ensure_future(self._answer(data, address))
@@ -136,7 +137,7 @@ class DnsServer:
 
             async def _answer(self, data: bytes, address: tuple[str, int]) -> None:
                 found = await server.answer(data, UDP_BYTES)
-                if found is not None and isinstance(self.transport, asyncio.DatagramTransport):
+                if found is not None:
                     self.transport.sendto(found, address)
 
         await asyncio.get_running_loop().create_datagram_endpoint(Protocol, sock=sock)
