@@ -67,13 +67,29 @@ _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: 
 _GO = {"string": "string", "boolean": "bool", "number": "float64", "bytes": "[]uint8", "integer": "int64"}
 
 
-def conform(schema: Schema, value: Any) -> tuple[Any, list[str]]:
-    """The value with nulls and unknown fields gone, and the paths of the unknown ones."""
+def conform(schema: Schema, value: Any, lenient: bool = False) -> tuple[Any, list[str]]:
+    """The value with nulls and unknown fields gone, and the paths of the unknown ones.
+
+    `lenient` is for custom kinds: a wrong type is left for validation to report, with all other problems. What they
+    take from the built-in kinds, their metadata, is as strict as anywhere.
+    """
     unknown: list[str] = []
-    return _conform(schema, value, "", "", unknown, 0), unknown
+    return _conform(schema, value, "", "", unknown, 0, lenient), unknown
 
 
-def _conform(schema: Schema, value: Any, path: str, struct: str, unknown: list[str], depth: int) -> Any:
+def _conform(
+    schema: Schema, value: Any, path: str, struct: str, unknown: list[str], depth: int, lenient: bool = False
+) -> Any:
+    lenient = lenient and not schema.struct
+    try:
+        return _strictly(schema, value, path, struct, unknown, depth, lenient)
+    except TypeMismatch:
+        if lenient and (depth or isinstance(value, dict)):
+            return value
+        raise
+
+
+def _strictly(schema: Schema, value: Any, path: str, struct: str, unknown: list[str], depth: int, lenient: bool) -> Any:
     if depth > MAX_DEPTH:
         raise TypeMismatch(f"{path[:100]}: nested too deeply")
     kind = schema.kind
@@ -93,10 +109,10 @@ def _conform(schema: Schema, value: Any, path: str, struct: str, unknown: list[s
                     unknown.append(where[:200])
                 continue
             if each is None:
-                if field.schema.nullable:
+                if field.schema.nullable or (lenient and not field.schema.struct):
                     result[key] = None
                 continue
-            child = _conform(field.schema, each, where, schema.name, unknown, depth + 1)
+            child = _conform(field.schema, each, where, schema.name, unknown, depth + 1, lenient)
             if field.number and not field.pointer and not field.required and _is_zero(field.schema.kind, child):
                 continue
             result[key] = child
@@ -106,7 +122,7 @@ def _conform(schema: Schema, value: Any, path: str, struct: str, unknown: list[s
             raise _mismatch(value, path, struct, f"map[string]{_GO.get(_items(schema).kind, 'interface {}')}")
         items = _items(schema)
         return {
-            key: _conform(items, each, f"{path}.{key}", struct, unknown, depth + 1)
+            key: _conform(items, each, f"{path}.{key}", struct, unknown, depth + 1, lenient)
             for key, each in value.items()
             if each is not None or items.kind == "any" or items.nullable
         }
@@ -114,7 +130,9 @@ def _conform(schema: Schema, value: Any, path: str, struct: str, unknown: list[s
         if not isinstance(value, list):
             raise _mismatch(value, path, struct, f"[]{_GO.get(_items(schema).kind, 'v1.' + _items(schema).name)}")
         items = _items(schema)
-        return [_conform(items, each, f"{path}[{i}]", struct, unknown, depth + 1) for i, each in enumerate(value)]
+        return [
+            _conform(items, each, f"{path}[{i}]", struct, unknown, depth + 1, lenient) for i, each in enumerate(value)
+        ]
     return _scalar(schema, value, path, struct)
 
 

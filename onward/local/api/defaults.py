@@ -102,7 +102,6 @@ def _volume(volume: Json) -> None:
 def _admit_pod(store: Store, body: Json) -> None:
     """What admission plugins of a stock cluster add to a new pod."""
     spec = body["spec"] = body.get("spec") or {}
-    spec.setdefault("enableServiceLinks", True)
     spec.setdefault("serviceAccountName", "default")
     spec["serviceAccount"] = spec["serviceAccountName"]
     name, item = spec.get("priorityClassName"), None
@@ -141,7 +140,9 @@ def quality(spec: Json) -> str:
 
 
 def _pod(body: Json) -> None:
-    _pod_spec(body.setdefault("spec", {}))
+    spec = body.setdefault("spec", {})
+    _pod_spec(spec)
+    spec.setdefault("enableServiceLinks", True)
 
 
 def _template(body: Json) -> None:

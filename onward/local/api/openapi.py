@@ -140,6 +140,10 @@ def _parameter(name: str, form: int) -> Json:
     return {"name": name, "in": "query", "uniqueItems": True, **(kind if form == 2 else {"schema": kind})}
 
 
+def _patch_types(resource: Resource) -> tuple[str, ...]:
+    return PATCH_TYPES[:3] if resource.custom else PATCH_TYPES
+
+
 def _operation(resource: Resource, method: str, reference: str, names: tuple[str, ...], action: str, form: int) -> Json:
     gvk = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     body: Json = {"$ref": reference}
@@ -152,13 +156,13 @@ def _operation(resource: Resource, method: str, reference: str, names: tuple[str
     if form == 2:
         shown["responses"] = {"200": {"description": "OK", "schema": body}}
         if method == "patch":
-            shown["consumes"] = list(PATCH_TYPES)
+            shown["consumes"] = list(_patch_types(resource))
         if method in ("post", "put", "patch"):
             shown["parameters"].append({"name": "body", "in": "body", "required": True, "schema": body})
     else:
         shown["responses"] = {"200": {"description": "OK", "content": {"application/json": {"schema": body}}}}
         if method in ("post", "put", "patch"):
-            types = PATCH_TYPES if method == "patch" else ("application/json",)
+            types = _patch_types(resource) if method == "patch" else ("application/json",)
             content = {each: {"schema": {"type": "object"} if method == "patch" else body} for each in types}
             shown["requestBody"] = {"content": content, "required": True}
     return shown

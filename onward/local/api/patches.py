@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onward.local.api import patching, strategic
+from onward.local.api import applying, patching, strategic
 from onward.local.api.decoding import parse
 from onward.local.api.request import Target, WriteOptions
 from onward.local.api.rest import Api
@@ -26,6 +26,8 @@ async def patch(
 ) -> tuple[Item, bool]:
     """The patched object, and whether it was created by it (server-side apply can)."""
     resource = target.resource
+    if content.split(";")[0].strip() == TYPES[3]:
+        return await applying.apply(api, target, raw, options, query)
 
     def compute(current: Item) -> Json:
         shown = shown_form(resource, current.body)

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from onward.local.api import crds, defaults, lifecycle, ownership, validation
+from onward.local.api import crds, defaults, definitions, lifecycle, ownership, rules, validation
 from onward.local.api.clock import now_text
 from onward.local.api.decoding import TypeMismatch, conform, handled_as
 from onward.local.api.registry import Registry, Resource
@@ -141,7 +141,7 @@ class Api:
                 f"the kind in the data ({str(kind)[:100]}) does not match the expected kind ({resource.kind})"
             )
         try:
-            clean, unknown = conform(resource.schema, body)
+            clean, unknown = conform(resource.schema, body, resource.custom)
         except TypeMismatch as error:
             raise handled_as(resource.kind, resource.version, str(error)) from None
         if unknown and options.field_validation != "Ignore":
@@ -205,6 +205,8 @@ class Api:
             raise invalid(resource.group, resource.kind, shown[:300], causes)
         if resource.key == crds.KEY:
             crds.accept(self.registry, body)
+            if definitions.has_rules(body["spec"]) and rules.library() is None:
+                options.warnings.append(rules.MISSING)
         return body
 
     async def create(self, target: Target, body: Any, options: WriteOptions) -> Item:
@@ -214,14 +216,14 @@ class Api:
         if resource.namespaced and not target.namespace:
             raise bad_request("an empty namespace may not be set during creation")
         self.check_namespace(resource, target.namespace, name)
-        managed = decoded["metadata"].pop("managedFields", None)
+        decoded["metadata"].pop("managedFields", None)
         form = stored_form(resource, decoded)
         for attempt in range(8):
             new = self.prepare_new(target, copy.deepcopy(form), options)
             key = (resource.key, target.namespace, new["metadata"]["name"])
             async with self.store.lock(key):
                 if self.store.get(key) is None:
-                    ownership.on_create(resource, new, options.field_manager, managed)
+                    ownership.on_create(resource, new, options.field_manager, form)
                     if resource.warning and resource.key not in self.settings.controllers:
                         options.warnings.append(resource.warning)
                     return await self.commit(key, new, options)
