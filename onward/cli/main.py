@@ -44,6 +44,7 @@ def commands() -> None:
       onward status                                        see how it stands
       onward chaos kind=kill,rank=2                        rehearse a fault
       onward fault list                                    see what is known to be wrong
+      onward up; onward apply -f job.yaml                  a Kubernetes on this machine, and a job on it
     """
 
 
@@ -81,7 +82,14 @@ def chaos(words: tuple[str, ...], wait: float) -> int:
       onward chaos kind=kill,rank=2
       onward chaos myjob kind=exception,rank=1,step=500,at=optimizer
       onward chaos kind=kill-manager
+
+    Nodes of the cluster that onward up has started: NODE is stopped, started, cut off, healed, drained or reported as
+    sub-healthy by onward chaos node stop|start|partition|heal|drain|sub-health NODE.
     """
+    if words and words[0] == "node":
+        from onward.cli.cluster import chaos_node
+
+        return chaos_node(words[1:])
     from onward.cli.chaos import chaos as go
 
     return go(words, wait)
@@ -100,9 +108,17 @@ def ps(output: str) -> int:
 @click.argument("job", required=False)
 @_output
 def status(job: str | None, output: str) -> int:
-    """Show how a running job stands: phase, steps, ranks, incidents."""
+    """Show how a running job stands, and the cluster of onward up."""
     from onward.cli.look import status as go
 
+    if job is None:
+        from onward.agent.control import running_jobs
+        from onward.cli.cluster import cluster_is_here, cluster_status
+
+        jobs = bool(running_jobs())
+        if cluster_is_here() and not (jobs and output == "json"):
+            code = cluster_status(output)
+            return go(job, output) if jobs else code
     return go(job, output)
 
 
@@ -244,6 +260,17 @@ def manager(
             journal=journal,
         )
     )
+
+
+def _cluster_verbs() -> None:
+    from onward.cli.cluster import CLUSTER_VERBS
+    from onward.cli.objects import OBJECT_VERBS
+
+    for verb in (*CLUSTER_VERBS, *OBJECT_VERBS):
+        commands.add_command(verb)
+
+
+_cluster_verbs()
 
 
 @commands.command()

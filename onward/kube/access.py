@@ -20,6 +20,14 @@ IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLUGIN_S = 60.0  # a login plugin may ask a person
 
 
+def local_state() -> Path:
+    """Where the one-machine cluster of this user lives when nothing else is said."""
+    if os.environ.get("ONWARD_STATE"):
+        return Path(os.environ["ONWARD_STATE"])
+    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+    return Path(home) / "onward" / "cluster"
+
+
 class AccessError(OnwardError):
     """There is no way in: no kubeconfig, or one that cannot be used."""
 

@@ -64,7 +64,7 @@ class Client:
         connector = aiohttp.TCPConnector(ssl=self.access.tls(), limit=0)
         self._session = aiohttp.ClientSession(
             connector=connector,
-            headers={"User-Agent": self._agent, "Accept": "application/json"},
+            headers={"User-Agent": self._agent},
             read_bufsize=1 << 20,
             trust_env=True,
         )
@@ -129,11 +129,12 @@ class Client:
         content_type: str = "application/json",
         params: Mapping[str, str] | None = None,
         timeout_s: float = REQUEST_S,
+        accept: str = "application/json",
     ) -> Obj:
         attempt = 0
         while True:
             try:
-                return await self._once(method, path, body, content_type, params or {}, timeout_s)
+                return await self._once(method, path, body, content_type, params or {}, timeout_s, accept)
             except ApiError as e:
                 again = e.code == 429 or (method == "GET" and e.code in (500, 502, 503, 504))
                 if not again or attempt >= ATTEMPTS:
@@ -148,12 +149,19 @@ class Client:
             attempt += 1
 
     async def _once(
-        self, method: str, path: str, body: Any, content_type: str, params: Mapping[str, str], timeout_s: float
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        content_type: str,
+        params: Mapping[str, str],
+        timeout_s: float,
+        accept: str,
     ) -> Obj:
         data = None if body is None else json.dumps(body).encode()
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            async with self._send(method, path, data, content_type, params, timeout) as answer:
+            async with self._send(method, path, data, content_type, params, timeout, accept) as answer:
                 text = await answer.read()
                 if answer.status >= 400:
                     raise _error(answer.status, text, answer.headers)
@@ -170,10 +178,13 @@ class Client:
         content_type: str,
         params: Mapping[str, str],
         timeout: aiohttp.ClientTimeout,
+        accept: str = "application/json",
     ) -> Any:
         if self._session is None:
             raise RuntimeError("use the client as a context manager: async with Client(access) as client")
-        headers = {"Content-Type": content_type} if data is not None else {}
+        headers = {"Accept": accept}
+        if data is not None:
+            headers["Content-Type"] = content_type
         bearer = self.access.bearer()
         if bearer:
             headers["Authorization"] = f"Bearer {bearer}"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from onward.errors import OnwardError, UsageError
-from onward.local.plan import default_state
+from onward.kube.access import local_state
 
 ABOUT = {
     "up": "Start a Kubernetes on this machine, and wait until it is ready.",
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     try:
         asked = _parser().parse_args(argv)
-        state = (asked.state or default_state()).resolve()
+        state = (asked.state or local_state()).resolve()
         match asked.verb:
             case "up":
                 from onward.local.up import up

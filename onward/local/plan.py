@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,14 +83,6 @@ class Plan:
 def cluster_id(state: Path) -> str:
     """Short, the same for the same directory: the names of namespaces, links and control groups begin with it."""
     return "ow" + hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:5]
-
-
-def default_state() -> Path:
-    """Where the cluster of this user lives when nothing else is said."""
-    if os.environ.get("ONWARD_STATE"):
-        return Path(os.environ["ONWARD_STATE"])
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    return Path(home) / "onward" / "cluster"
 
 
 def save(plan: Plan, state: Path) -> None:
