@@ -96,7 +96,7 @@ def _merger(target: Target, wanted: Json, manager: str, force: bool) -> Any:
         merged: Json = fieldsets.merge(resource.schema, live, wanted)
         if before is not None:
             held = set().union(*(each.paths for each in others)) if others else set()
-            for path in sorted(before.paths - mine.paths, key=len, reverse=True):
+            for path in sorted(before.paths - mine.paths, key=len):  # an item before its fields
                 if path not in held and not any(other[: len(path)] == path for other in held | mine.paths):
                     fieldsets.remove(resource.schema, merged, path)
             if before.paths == mine.paths and not differing:

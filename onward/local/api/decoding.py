@@ -122,7 +122,7 @@ def _strictly(schema: Schema, value: Any, path: str, struct: str, unknown: list[
             raise _mismatch(value, path, struct, f"map[string]{_GO.get(_items(schema).kind, 'interface {}')}")
         items = _items(schema)
         return {
-            key: _conform(items, each, f"{path}.{key}", struct, unknown, depth + 1, lenient)
+            key: _conform(items, each, f"{path}[{key}]", struct, unknown, depth + 1, lenient)
             for key, each in value.items()
             if each is not None or items.kind == "any" or items.nullable
         }
@@ -178,7 +178,7 @@ def _scalar(schema: Schema, value: Any, path: str, struct: str) -> Any:
 
 def _mismatch(value: Any, path: str, struct: str, wanted: str, found: str = "") -> TypeMismatch:
     found = found or _JSON_NAMES.get(type(value), "null")
-    where = re.sub(r"\[\d+\]", "", path)
+    where = re.sub(r"\[[^\]]*\]", "", path)
     if not where:
         return TypeMismatch(f"json: cannot unmarshal {found} into Go value of type {wanted}")
     return TypeMismatch(f"json: cannot unmarshal {found} into Go struct field {struct}.{where} of type {wanted}")

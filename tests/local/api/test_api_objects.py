@@ -15,7 +15,7 @@ def test_create_get_list_update_delete(api: ApiProcess, namespace: str) -> None:
     assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
     code, answer = api.call("PUT", f"{base}/a", made)
     assert (code, answer["reason"]) == (409, "Conflict")
-    assert [each["metadata"]["name"] for each in api.ok("GET", base)["items"]] == ["a"]
+    assert "a" in [each["metadata"]["name"] for each in api.ok("GET", base)["items"]]
     assert api.ok("DELETE", f"{base}/a")["status"] == "Success"
     assert api.call("GET", f"{base}/a")[0] == 404
 
