@@ -16,6 +16,9 @@ from onward.local.api.store import Item
 
 Json = dict[str, Any]
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+# Kinds whose delete answers with the object itself, as it last was.
+SHOWN_WHEN_GONE = {"pods", "services", "serviceaccounts", "persistentvolumes", "persistentvolumeclaims", "podtemplates",
+                   "resourcequotas"}  # fmt: skip
 KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
@@ -103,7 +106,7 @@ def _raise_generation(new: Json, old: Json) -> None:
 def outcome(target: Target, item: Item, gone: bool) -> Json | None:
     """The Status that answers a finished delete; None where the marked object itself is the answer."""
     resource = target.resource
-    if not gone:
+    if not gone or resource.key in SHOWN_WHEN_GONE:
         return None
     details = {
         "name": target.name,

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from onward.local.api import openapi_pb
 from onward.local.api.discovery import UNSERVED, VERSION, sub_verbs
 from onward.local.api.registry import Registry, Resource
 from onward.local.api.schema import Field, Schema, builtin_types
@@ -211,6 +212,8 @@ class Documents:
             self.cache, self.revision = {}, self.registry.revision
         if parts == ["v2"]:
             accept = request.headers.get("Accept", "*/*")
+            if "protobuf" in accept.split(",")[0]:
+                return web.Response(body=openapi_pb.document(self.registry), headers={"Content-Type": openapi_pb.TYPE})
             if "json" not in accept and "*/*" not in accept:
                 raise not_acceptable()
             return self._reply(request, "v2", self._whole)

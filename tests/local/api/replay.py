@@ -1,6 +1,6 @@
 """Replays a transcript: requests and what must come back, as data, against any API server.
 
-A step names a method and a path, maybe a body, and what is expected: the code, chosen fields (`has`), events of a watch.
+A step names a method and a path, maybe a body, and what is expected: the code, chosen fields (`has`), events (WATCH).
 `${name}` stands for what an earlier step kept (`set`); `eventually` repeats a GET until it fits, for a while; `ours`
 marks what only onward's server promises, with the reason, and is left out against a real one.
 """
@@ -93,7 +93,7 @@ class Replay:
 
     def run(self, file: Path) -> list[str]:
         """The differences between what the file says and what the server did."""
-        for number, step in enumerate(yaml.safe_load(file.read_text(encoding="utf-8")), 1):
+        for number, step in enumerate(yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader), 1):
             if not self.server.ours and "ours" in step:
                 continue
             problem = self._step(step)
