@@ -42,6 +42,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneCluster]:
         groups = [str(p) for p in Path("/sys/fs/cgroup").glob(f"*/{name}")]
         assert not groups, "control groups are left"
         assert not [p for p in Path("/dev/shm").iterdir() if p.name.startswith(name)]
-        assert not [line for line in Path("/proc/mounts").read_text().splitlines() if name in line or str(state) in line]
+        assert not [
+            line for line in Path("/proc/mounts").read_text().splitlines() if name in line or str(state) in line
+        ]
         assert not processes_with(b"ONWARD_TEST_POD="), "processes of pods are left"
         assert not Path("/onward-test").exists(), "a mount point is left"

@@ -27,9 +27,7 @@ AS_ROOT = os.geteuid() == 0
 def onward_local(*words: str, state: Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "onward.local", *words, "--state", str(state)]
     kept = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
-    p = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env={**kept, **env}
-    )
+    p = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env={**kept, **env})
     if check:
         assert p.returncode == 0, f"{' '.join(command)}\n{p.stdout}{p.stderr}\n{logs_of(state)}"
     return p

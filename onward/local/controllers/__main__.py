@@ -29,7 +29,9 @@ async def _run(state: Path) -> None:
     async with Client(load_access(state / "kubeconfig"), user_agent="onward-controllers") as client:
         await asyncio.gather(
             ensure(client),
-            Scheduler(client, SCHEDULERS).run(), EndpointsController(client).run(), NodeLifecycle(client, plan).run()
+            Scheduler(client, SCHEDULERS).run(),
+            EndpointsController(client).run(),
+            NodeLifecycle(client, plan).run(),
         )
 
 

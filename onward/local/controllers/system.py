@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from onward.kube.client import ApiError, Client, Unreachable
-from onward.kube.objects import SERVICES, Obj
+from onward.kube.objects import SERVICES, Obj, name_of
 from onward.local.plan import API_ADDRESS, DNS_ADDRESS
 from onward.log import get_logger
 
@@ -40,15 +40,22 @@ WANTED = [
 ]
 
 
+async def _ensure(client: Client, service: Obj) -> None:
+    namespace = service["metadata"]["namespace"]
+    try:
+        await client.get(SERVICES, name_of(service), namespace)
+    except ApiError as e:
+        if e.code != 404:
+            raise
+        await client.create(SERVICES, service, namespace)
+
+
 async def ensure(client: Client) -> None:
     """For ever: who deletes one gets it back."""
     while True:
         for service in WANTED:
             try:
-                await client.create(SERVICES, service, service["metadata"]["namespace"])
-            except ApiError as e:
-                if e.code != 409:
-                    log.warning("service %s: %s", service["metadata"]["name"], e)
-            except Unreachable as e:
-                log.info("%s", e)
+                await _ensure(client, service)
+            except (ApiError, Unreachable) as e:
+                log.warning("service %s: %s", name_of(service), e)
         await asyncio.sleep(AGAIN_S)

@@ -44,9 +44,9 @@ PODS = [
     pod("life-init", "cat /data/x; sleep 600", restart="Always",
         container="volumeMounts: [{name: d, mountPath: /data}]",
         pod="volumes: [{name: d, emptyDir: {}}]\n  initContainers:\n"
-        "  - {name: one, image: none, command: [sh, -c, echo 1 > /data/x], volumeMounts: [{name: d, mountPath: /data}]}\n"
+        "  - {name: one, image: none, command: [sh, -c, echo 1 > /d/x], volumeMounts: [{name: d, mountPath: /d}]}\n"
         "  - {name: side, image: none, restartPolicy: Always, command: [sleep, '600']}\n"
-        "  - {name: two, image: none, command: [sh, -c, echo 2 >> /data/x], volumeMounts: [{name: d, mountPath: /data}]}"),
+        "  - {name: two, image: none, command: [sh, -c, echo 2 >> /d/x], volumeMounts: [{name: d, mountPath: /d}]}"),
     pod("life-init-bad", "true", pod="initContainers: [{name: one, image: none, command: [sh, -c, exit 4]}]"),
     pod("life-live", "touch /tmp/$HOSTNAME; sleep 600", restart="Always",
         container="livenessProbe: {exec: {command: [sh, -c, 'echo not well; exit 1']}, periodSeconds: 1, "
@@ -122,8 +122,9 @@ def test_no_command_is_said_in_words(pods: OneCluster) -> None:
 
 def test_crash_loop(pods: OneCluster) -> None:
     pods.until(
-        lambda: (pods.container("life-crash").get("state") or {}).get("waiting", {}).get("reason")
-        == "CrashLoopBackOff",
+        lambda: (
+            (pods.container("life-crash").get("state") or {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+        ),
         "CrashLoopBackOff",
     )
     pods.until(lambda: pods.container("life-crash")["restartCount"] >= 2, "restarts")
