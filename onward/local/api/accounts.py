@@ -56,6 +56,8 @@ def account_of(api: Api, token: str) -> str | None:
     """The service account a token speaks for, if it is ours, has not expired, and the account still is the same."""
     head, _, rest = token.partition(".")
     claims_text, _, signature = rest.partition(".")
+    if not token.isascii():
+        return None
     try:
         if not hmac.compare_digest(_signature(api, f"{head}.{claims_text}"), _unpart(signature)):
             return None

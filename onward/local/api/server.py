@@ -89,7 +89,7 @@ class Server:
 
     def user_of(self, given: str) -> str | None:
         for token, user in self.tokens.items():
-            if hmac.compare_digest(token.encode(), given.encode()):
+            if hmac.compare_digest(token.encode(), given.encode("utf-8", "replace")):
                 return user
         return accounts.account_of(self.api, given)
 

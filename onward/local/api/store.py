@@ -218,7 +218,6 @@ class Store:
         """Forgets the history up to `rv`; whoever still needs it gets 410."""
         while self.changes and self.changes[0].rv <= rv:
             self.compacted = self.changes.popleft().rv
-        self._queue.put(self.compacted)
 
     # -- the writer thread ---------------------------------------------------------------------------------------
 
@@ -236,11 +235,27 @@ class Store:
             try:
                 self._commit(writes, compact)
             except sqlite3.Error as error:
-                with contextlib.suppress(sqlite3.Error):
-                    self._sql.execute("ROLLBACK")
-                self._tell(self._failed, writes, f"SQLite at {self.path}: {error}")
-            else:
-                self._tell(self._committed, writes)
+                self._roll_back()
+                if not ("full" in str(error) and self._retry_without_history(writes)):
+                    self._tell(self._failed, writes, f"SQLite at {self.path}: {error}")
+                    continue
+            self._tell(self._committed, writes)
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._sql.execute("ROLLBACK")
+
+    def _retry_without_history(self, writes: list[_Write]) -> bool:
+        """A full disk: the history goes first, so that at least deletions find room. Watches then resume by 410."""
+        (last,) = self._sql.execute("SELECT max(rv) FROM log").fetchone()
+        try:
+            self._commit([], last or 0)
+            self._tell(self.compact, last or 0)
+            self._commit(writes, 0)
+        except sqlite3.Error:
+            self._roll_back()
+            return False
+        return True
 
     def _tell(self, what: Callable[..., None], *args: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits for the answer any more
