@@ -20,7 +20,7 @@ from onward.local.node import devices, environment, podstatus, volumes
 from onward.local.node import recipe as recipes
 from onward.local.node.references import fetch_objects, fetch_tokens, needed
 from onward.local.node.register import Registration
-from onward.local.node.sandbox import Full, Local, Sandboxes
+from onward.local.node.sandbox import Full, Local, Sandboxes, ports_in_use
 from onward.local.plan import NodePlan, Plan
 from onward.local.wiring import WiringError
 from onward.log import get_logger
@@ -220,8 +220,10 @@ class Agent:
             "cgroup": list(group.paths),
             "cgroup_version": group.version,
         }
+        if self._plan.network == "loopback":
+            notes += ports_in_use(pod, local.address)
         for note in notes:
-            self._events.record(pod, PODS, "Warning", "NotSupported", note)
+            self._events.record(pod, PODS, "Warning", "Note", note)
         self._sandboxes.launch(local, recipe)
 
     def _inputs(

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -201,3 +202,16 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except OSError:
         pass
+
+
+def ports_in_use(pod: Obj, address: str) -> list[str]:
+    """Where all pods share this machine's network, two cannot listen on one port. Said before it is hard to find."""
+    found = []
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or []:
+            try:
+                socket.create_server((address, int(port["containerPort"]))).close()
+            except OSError:
+                text = "is in use on this machine, and pods share its network here; another pod may have it"
+                found.append(f"port {port['containerPort']} of container {container['name']} {text}")
+    return found
