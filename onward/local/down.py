@@ -61,6 +61,7 @@ def _end_pods(sandboxes: Sandboxes, grace_s: float) -> None:
         asyncio.run(_ask(sandboxes, pods, grace_s))
     for pod in pods:
         sandboxes.tear_down(pod)
+        sandboxes.forget(pod)  # when the cluster comes up again, what ran begins anew
 
 
 async def _ask(sandboxes: Sandboxes, pods: list[Local], grace_s: float) -> None:

@@ -237,7 +237,10 @@ class Agent:
         facts = {"hostIP": self._host, "podIP": local.address}
         facts |= {f"allocatable.{name}": value for name, value in self._node.capacity.items()}
         links = pod["spec"].get("enableServiceLinks", True)
-        ca = self._client.access.ca_pem
+        services = environment.service_variables(pod["metadata"]["namespace"], list(self._services), links)
+        if self._plan.network == "loopback":  # nobody forwards service addresses: the API is where it really is
+            host, _, port = self._client.access.server.partition("//")[2].rpartition(":")
+            services |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
         return recipes.Inputs(
             pod=pod,
             place=local.place,
@@ -247,13 +250,13 @@ class Agent:
             cgroup=[],
             cgroup_version=0,
             facts=facts,
-            services=environment.service_variables(pod["metadata"]["namespace"], list(self._services), links),
+            services=services,
             devices=given,
             node_devices=self._devices.capacity,
             lookup=lambda kind, name: objects.get((kind, name)),
             nfs=self._plan.nfs,
             tokens=tokens,
-            ca=ca,
+            ca=self._client.access.ca_pem,
             started_at=local.started_at,
             backoff_s=self._plan.crash_backoff_s,
         )
