@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from onward.local.api.ownership import Entry
 from onward.local.api.request import Target, WriteOptions
 from onward.local.api.rest import Api
 from onward.local.api.status import ApiError, apply_conflict, bad_request, not_found
-from onward.local.api.store import Item
+from onward.local.api.store import Item, clone
 from onward.local.api.views import shown_form
 
 Json = dict[str, Any]
@@ -64,7 +63,7 @@ async def _create(api: Api, target: Target, wanted: Json, manager: str, options:
     async with api.store.lock(key):
         if api.store.get(key) is None:
             paths = set(ownership.owned(resource, wanted))
-            new = api.prepare_new(target, copy.deepcopy(wanted), options)
+            new = api.prepare_new(target, clone(wanted), options)
             ownership.store(new, [Entry(manager, "Apply", resource.api_version, time=now_text(), paths=paths)])
             if resource.warning and resource.key not in api.settings.controllers:
                 options.warnings.append(resource.warning)
@@ -78,7 +77,7 @@ def _merger(target: Target, wanted: Json, manager: str, force: bool) -> Any:
     resource = target.resource
 
     def compute(current: Item) -> Json:
-        live = copy.deepcopy(shown_form(resource, current.body))
+        live = clone(shown_form(resource, current.body))
         entries = ownership.decode(live["metadata"].get("managedFields"))
         mine = Entry(manager, "Apply", resource.api_version, target.subresource, now_text())
         before = next((each for each in entries if each.same(mine)), None)

@@ -321,10 +321,22 @@ def _service(store: Store, settings: Settings, body: Json, old: Json | None) -> 
     spec.setdefault("ipFamilyPolicy", "SingleStack")
     if spec["type"] in ("NodePort", "LoadBalancer"):
         spec.setdefault("externalTrafficPolicy", "Cluster")
+        _node_ports(store, spec, old)
     if not spec.get("clusterIP"):
         previous = ((old or {}).get("spec") or {}).get("clusterIP")
         spec["clusterIP"] = previous or _free_address(store, settings)
     spec["clusterIPs"] = [spec["clusterIP"]]
+
+
+def _node_ports(store: Store, spec: Json, old: Json | None) -> None:
+    """Each port of a NodePort service gets one of 30000..32767, and keeps it."""
+    kept = {port["port"]: port.get("nodePort") for port in ((old or {}).get("spec") or {}).get("ports") or ()}
+    taken = {port.get("nodePort") for _, item in store.all("services") for port in item.body["spec"].get("ports") or ()}
+    for port in spec.get("ports") or ():
+        if not port.get("nodePort"):
+            free = (each for each in range(30000, 32768) if each not in taken)
+            port["nodePort"] = kept.get(port.get("port")) or next(free, 0)
+        taken.add(port["nodePort"])
 
 
 def _free_address(store: Store, settings: Settings) -> str:

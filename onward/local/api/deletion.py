@@ -5,14 +5,13 @@ Who depends on the object is none of this module's business; `garbage.py` follow
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from onward.local.api.clock import now, now_text, parse
 from onward.local.api.request import DeleteOptions, Target
 from onward.local.api.rest import Api
 from onward.local.api.status import conflict, forbidden, success
-from onward.local.api.store import Item
+from onward.local.api.store import Item, clone
 
 Json = dict[str, Any]
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -31,7 +30,7 @@ async def delete(api: Api, target: Target, options: DeleteOptions) -> tuple[Item
         _preconditions(api, target, current, options)
         if resource.key == "namespaces" and target.name in KEPT_NAMESPACES:
             raise forbidden("", "namespaces", target.name, "this namespace may not be deleted")
-        new = copy.deepcopy(current.body)
+        new = clone(current.body)
         _propagation(new, options.propagation)
         grace = _grace(resource.key, new, options.grace)
         if not new["metadata"].get("finalizers") and not grace and resource.key != "namespaces":

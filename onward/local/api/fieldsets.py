@@ -6,12 +6,12 @@ Atomic lists, maps and structs are leaves.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import msgspec
 
 from onward.local.api.schema import Field, Schema
+from onward.local.api.store import clone
 
 Json = dict[str, Any]
 Path = tuple[str, ...]
@@ -111,9 +111,9 @@ def merge(schema: Schema, live: Any, wanted: Any, atomic: bool = False) -> Any:
                 if key in places:
                     items[places[key]] = merge(schema.items or ANY, items[places[key]], each)
                 else:
-                    items.append(copy.deepcopy(each))
+                    items.append(clone(each))
             return items
-    return copy.deepcopy(wanted)
+    return clone(wanted)
 
 
 def remove(schema: Schema, value: Any, path: Path) -> None:

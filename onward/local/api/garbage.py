@@ -7,7 +7,6 @@ does not matter whether the server was killed in between; at the start everythin
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import time
 from typing import Any
@@ -17,7 +16,7 @@ from onward.local.api.deletion import FOREGROUND, ORPHAN, delete
 from onward.local.api.request import DeleteOptions, Target, WriteOptions
 from onward.local.api.rest import Api
 from onward.local.api.status import ApiError
-from onward.local.api.store import Change, Item, Key, StoreError
+from onward.local.api.store import Change, Item, Key, StoreError, clone
 
 Json = dict[str, Any]
 log = logging.getLogger("onward.local.api")
@@ -164,7 +163,7 @@ class Collector:
 
     async def _keep_owners(self, target: Target, kept: set[str]) -> None:
         def compute(current: Item) -> Json:
-            new = copy.deepcopy(current.body)
+            new = clone(current.body)
             left = [each for each in new["metadata"].get("ownerReferences") or () if each["uid"] in kept]
             if left:
                 new["metadata"]["ownerReferences"] = left
@@ -195,7 +194,7 @@ class Collector:
 
     async def _drop_finalizer(self, target: Target, name: str) -> None:
         def compute(current: Item) -> Json:
-            new = copy.deepcopy(current.body)
+            new = clone(current.body)
             left = [each for each in new["metadata"].get("finalizers") or () if each != name]
             new["metadata"]["finalizers"] = left
             if not left:
@@ -230,7 +229,7 @@ class Collector:
             return
 
         def compute(current: Item) -> Json:
-            new = copy.deepcopy(current.body)
+            new = clone(current.body)
             new["spec"] = {**(new.get("spec") or {}), "finalizers": []}
             return new
 

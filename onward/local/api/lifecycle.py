@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from onward.local.api.registry import Resource
+from onward.local.api.store import clone
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ def on_create(resource: Resource, body: Json) -> None:
 def merge_update(resource: Resource, old: Json, wanted: Json, subresource: str) -> Json:
     """What of `wanted` this request may change: all but the status, or nothing but the status."""
     if subresource == "status":
-        new = copy.deepcopy(old)
+        new = clone(old)
         if "status" in wanted:
             new["status"] = wanted["status"]
         else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from onward.local.api.status import ApiError, bad_request
+from onward.local.api.store import clone
 
 Json = dict[str, Any]
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 def merge(target: Any, patch: Any) -> Any:
     """RFC 7386; never changes its arguments."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return clone(patch)
     result = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
@@ -33,7 +33,7 @@ def json_patch(target: Any, operations: Any) -> Any:
     if len(operations) > MAX_OPERATIONS:
         text = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise ApiError(413, "RequestEntityTooLarge", text)
-    document = copy.deepcopy(target)
+    document = clone(target)
     for operation in operations:
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise bad_request("a JSON patch is a list of objects with op and path")
@@ -86,7 +86,7 @@ def _operate(document: Any, operation: Json) -> Any:
         return document
     if op in ("move", "copy"):
         source = _steps(str(operation.get("from", "")))
-        value = copy.deepcopy(_read(document, source))
+        value = clone(_read(document, source))
         if op == "move":
             document = _remove(document, source)
         return _add(document, steps, value)
@@ -94,9 +94,9 @@ def _operate(document: Any, operation: Json) -> Any:
         return _remove(document, steps)
     if op == "replace":
         _read(document, steps)
-        return _add(_remove(document, steps), steps, copy.deepcopy(operation["value"])) if steps else operation["value"]
+        return _add(_remove(document, steps), steps, clone(operation["value"])) if steps else operation["value"]
     if op == "add":
-        return _add(document, steps, copy.deepcopy(operation["value"]))
+        return _add(document, steps, clone(operation["value"]))
     raise _unprocessable(f"unexpected kind of operation: {str(op)[:60]}")
 
 

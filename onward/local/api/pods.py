@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
@@ -10,7 +9,7 @@ from onward.core.quantity import parse as value_of
 from onward.local.api import names
 from onward.local.api.decoding import QUANTITY
 from onward.local.api.status import Cause, duplicate, missing_reference, not_allowed, required, unsupported, wrong
-from onward.local.api.store import Store
+from onward.local.api.store import Store, clone
 
 Json = dict[str, Any]
 RESTART = ("Always", "Never", "OnFailure")
@@ -324,7 +323,7 @@ def check_update(new: Json, old: Json) -> list[Cause]:
 
 
 def _comparable(pod: Json) -> Json:
-    spec = copy.deepcopy(pod.get("spec") or {})
+    spec = clone(pod.get("spec") or {})
     for key in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
         spec.pop(key, None)
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
@@ -34,7 +33,7 @@ from onward.local.api.status import (
     invalid,
     not_found,
 )
-from onward.local.api.store import Item, Key, Store
+from onward.local.api.store import Item, Key, Store, clone
 from onward.local.api.views import stored_form
 
 Json = dict[str, Any]
@@ -219,7 +218,7 @@ class Api:
         decoded["metadata"].pop("managedFields", None)
         form = stored_form(resource, decoded)
         for attempt in range(8):
-            new = self.prepare_new(target, copy.deepcopy(form), options)
+            new = self.prepare_new(target, clone(form), options)
             key = (resource.key, target.namespace, new["metadata"]["name"])
             async with self.store.lock(key):
                 if self.store.get(key) is None:

@@ -131,7 +131,7 @@ async def serve(settings: Settings) -> AsyncIterator[Running]:
         await _first_objects(api)
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         server = Server(api, {admin: "admin", node: "onward:node"}, f"{shown}:{port}")
-        runner = web.AppRunner(server.app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(server.app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         tasks = garbage.start(api)
         try:

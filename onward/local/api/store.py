@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -31,6 +31,15 @@ Key = tuple[str, str, str]
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
+
+
+T = TypeVar("T")
+
+
+def clone(value: T) -> T:
+    """A deep copy of plain JSON; several times faster than `copy`."""
+    return cast(T, decode(encode(value)))
+
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS objects (kind TEXT, namespace TEXT, name TEXT, rv INTEGER, body BLOB,

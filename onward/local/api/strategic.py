@@ -5,11 +5,11 @@ Directives: `$patch: delete|replace|merge`, `$retainKeys`, `$deleteFromPrimitive
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from onward.local.api.schema import Schema
 from onward.local.api.status import bad_request
+from onward.local.api.store import clone
 
 Json = dict[str, Any]
 ORDER, REMOVE = "$setElementOrder/", "$deleteFromPrimitiveList/"
@@ -18,7 +18,7 @@ ORDER, REMOVE = "$setElementOrder/", "$deleteFromPrimitiveList/"
 def merge(schema: Schema | None, current: Any, patch: Any) -> Any:
     """`current` with `patch` applied; never changes its arguments."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return clone(patch)
     return _objects(schema, current if isinstance(current, dict) else {}, patch)
 
 
@@ -36,7 +36,7 @@ def _objects(schema: Schema | None, current: Json, patch: Json) -> Json:
     if directive == "delete":
         return {}
     if directive == "replace":
-        return {key: copy.deepcopy(value) for key, value in patch.items() if key != "$patch"}
+        return {key: clone(value) for key, value in patch.items() if key != "$patch"}
     if directive not in (None, "merge"):
         raise bad_request(f"invalid $patch value {str(directive)[:60]!r}: use delete, replace or merge")
     result = dict(current)
@@ -76,14 +76,12 @@ def _objects(schema: Schema | None, current: Json, patch: Json) -> Json:
 def _lists(schema: Schema | None, current: Any, patch: list[Any], name: str) -> list[Any]:
     have = current if isinstance(current, list) else []
     if schema is None or "merge" not in schema.patch:
-        return [
-            copy.deepcopy(each) for each in patch if not (isinstance(each, dict) and each.get("$patch") == "replace")
-        ]
+        return [clone(each) for each in patch if not (isinstance(each, dict) and each.get("$patch") == "replace")]
     key = schema.merge_key
     if not key:  # a list of plain values: a set
         return [*have, *[each for each in patch if each not in have]]
     if any(isinstance(each, dict) and each.get("$patch") == "replace" for each in patch):
-        return [copy.deepcopy(each) for each in patch if not (isinstance(each, dict) and "$patch" in each)]
+        return [clone(each) for each in patch if not (isinstance(each, dict) and "$patch" in each)]
     result = list(have)
     for each in patch:
         if not isinstance(each, dict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import ipaddress
 import re
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 from onward.local.api import clock, rules
 from onward.local.api.status import Cause, duplicate, required, shown, unsupported, wrong
+from onward.local.api.store import clone
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ def default(schema: Json, value: Any) -> None:
     if isinstance(value, dict):
         for name, child in schema.get("properties", {}).items():
             if "default" in child and (name not in value or (value[name] is None and not child.get("nullable"))):
-                value[name] = copy.deepcopy(child["default"])
+                value[name] = clone(child["default"])
             if name in value:
                 default(child, value[name])
         extra = schema.get("additionalProperties")

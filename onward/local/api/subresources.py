@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -26,7 +25,7 @@ from onward.local.api.status import (
     success,
     wrong,
 )
-from onward.local.api.store import Item
+from onward.local.api.store import Item, clone
 
 if TYPE_CHECKING:
     from onward.local.api.server import Server
@@ -84,7 +83,7 @@ async def bind(server: Server, body: Any, target: Target, options: WriteOptions)
     notes = (body.get("metadata") or {}).get("annotations") or {}
 
     def compute(current: Item) -> Json:
-        new = copy.deepcopy(current.body)
+        new = clone(current.body)
         name, spec = new["metadata"]["name"], new["spec"]
         if new["metadata"].get("deletionTimestamp"):
             why = f"pod {name} is being deleted, cannot be assigned to a host"
@@ -216,7 +215,7 @@ async def _scale(server: Server, request: web.Request, target: Target, options: 
         if replicas < 0:
             cause = wrong("spec.replicas", replicas, "must be greater than or equal to 0")
             raise invalid("autoscaling", "Scale", target.name, [cause])
-        new = copy.deepcopy(current.body)
+        new = clone(current.body)
         *parents, last = resource.scale_paths.get("specReplicasPath", "spec.replicas").strip(".").split(".")
         place = new
         for step in parents:
