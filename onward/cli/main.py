@@ -109,16 +109,20 @@ def ps(output: str) -> int:
 @_output
 def status(job: str | None, output: str) -> int:
     """Show how a running job stands, and the cluster of onward up."""
+    from onward.cli.look import ps as list_jobs
     from onward.cli.look import status as go
 
     if job is None:
         from onward.agent.control import running_jobs
         from onward.cli.cluster import cluster_is_here, cluster_status
 
-        jobs = bool(running_jobs())
+        jobs = len(running_jobs())
         if cluster_is_here() and not (jobs and output == "json"):
             code = cluster_status(output)
-            return go(job, output) if jobs else code
+            if not jobs:
+                return code
+            print()
+            return max(code, list_jobs(output) if jobs > 1 else go(job, output))
     return go(job, output)
 
 

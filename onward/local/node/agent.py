@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from onward.kube.objects import CONFIGMAPS, PODS, SECRETS, SERVICES, Obj, key_of
 from onward.kube.queue import WorkQueue, work
 from onward.local.node import devices, environment, podstatus, volumes
 from onward.local.node import recipe as recipes
+from onward.local.node.accounts import with_token
 from onward.local.node.references import fetch_objects, fetch_tokens, needed
 from onward.local.node.register import Registration
 from onward.local.node.sandbox import Full, Local, Sandboxes, ports_in_use
@@ -197,9 +199,10 @@ class Agent:
         if local is None:
             local = await asyncio.to_thread(self._sandboxes.make, pod, list(self.locals.values()))
             self.locals[uid] = local
-        objects = await fetch_objects(self._client, pod)
-        tokens = await fetch_tokens(self._client, pod)
-        await asyncio.to_thread(self._launch, pod, local, objects, tokens, given)
+        full = await with_token(self._client, pod) if os.geteuid() == 0 else pod
+        objects = await fetch_objects(self._client, full)
+        tokens = await fetch_tokens(self._client, full)
+        await asyncio.to_thread(self._launch, full, local, objects, tokens, given)
         for container in pod["spec"]["containers"]:
             self._say_image(pod, container.get("image") or "")
         self._follow(uid)

@@ -16,7 +16,7 @@ SERVER = (
     "python3 -c \"import http.server as h, os; h.HTTPServer(('', 8080), h.SimpleHTTPRequestHandler).serve_forever()\""
 )
 ASK = """
-import json, socket, sys, time, urllib.request
+import json, socket, ssl, sys, time, urllib.request
 def get(url):
     for _ in range(100):
         try:
@@ -32,6 +32,11 @@ def find(name):
         return str(e)
 found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
 found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc", "nothing.default")}
+place = "/var/run/secrets/kubernetes.io/serviceaccount/"
+request = urllib.request.Request("https://kubernetes.default.svc/api/v1/namespaces/" + open(place + "namespace").read())
+request.add_header("Authorization", "Bearer " + open(place + "token").read())
+context = ssl.create_default_context(cafile=place + "ca.crt")
+found["api"] = json.load(urllib.request.urlopen(request, context=context))["metadata"]["name"]
 found["name"], found["own"] = socket.gethostname(), find(socket.gethostname())
 print(json.dumps(found))
 """
@@ -56,6 +61,7 @@ def test_services_and_names(pods: OneCluster) -> None:
     assert set(found["head"]) <= {one["podIP"], two["podIP"]}
     assert found["kubernetes.default.svc"] == ["10.96.0.1"]
     assert "not known" in found["nothing.default"]
+    assert found["api"] == "default", "pods reach the API by its name, with a token of their own"
     assert found["name"] == "net-ask"
     assert found["own"] == [status["podIP"]]
     assert pods.pod("net-one")["spec"]["nodeName"] == "node-1", "its label was asked for"
@@ -66,9 +72,11 @@ def test_node_addresses(pods: OneCluster) -> None:
     nodes = pods.call(pods.client.list(NODES))["items"]
     addresses = {n["metadata"]["name"]: n["status"]["addresses"][0]["address"] for n in nodes}
     assert len(set(addresses.values())) == 3
-    status = pods.phase("net-host", "Succeeded")
+    status = pods.phase("net-host", "Failed")
     assert status["podIP"] == status["hostIP"] == addresses[pods.pod("net-host")["spec"]["nodeName"]]
-    assert status["hostIP"] in pods.logs("net-host"), "it sees the network of its node"
+    text = pods.logs("net-host")
+    assert status["hostIP"] in text, "it sees the network of its node"
+    assert "No such file" in text, "it wanted no token, and has none"
 
 
 def test_devices(pods: OneCluster) -> None:
