@@ -233,8 +233,6 @@ class Documents:
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=304, headers={"ETag": tag})
         response = web.Response(body=data, headers={"Content-Type": "application/json", "ETag": tag})
-        if len(data) > 128 * 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
-            response.enable_compression(web.ContentCoding.gzip)
         return response
 
     def _index(self) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from onward.local.api.store import Item, StoreError, encode
 Json = dict[str, Any]
 log = logging.getLogger("onward.local.api")
 DELETE_OPTIONS = builtin_types().kind("meta.DeleteOptions")
+PORTION = 200
 FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 
 
@@ -105,7 +107,7 @@ class Server:
             for form in ("v2", "v2beta1"):
                 if _plain(discovery.AGGREGATED.format(form)) in _plain(accept):
                     body = discovery.aggregated(registry, core, form)
-                    return _json(body, content_type=discovery.AGGREGATED.format(form), request=request)
+                    return _json(body, content_type=discovery.AGGREGATED.format(form))
             return _json(discovery.versions(self.address) if core else discovery.groups(registry))
         if parts[0] == "openapi":
             return self.openapi.answer(request, parts[1:])
@@ -131,7 +133,7 @@ class Server:
         if what == "watch":
             return await self._watch(request, target, form)
         if what == "list":
-            return self._list(target, query, form, request)
+            return await self._list(request, target, form)
         if what == "get":
             return self.show(target, self.api.get(target), form, query)
         if what in ("delete", "deletecollection"):
@@ -184,23 +186,37 @@ class Server:
             return _json(tables.table(resource, [body], item.rv, include=query.get("includeObject", "")), code, headers)
         return _json(views.partial(body), code, headers)
 
-    def _list(self, target: Target, query: Mapping[str, str], form: str, request: web.Request) -> web.Response:
+    async def _list(self, request: web.Request, target: Target, form: str) -> web.StreamResponse:
+        query, resource = request.query, target.resource
         page = self.api.list(target, query)
-        resource = target.resource
-        if form == "":
-            head = {"kind": resource.many, "apiVersion": resource.api_version, "metadata": list_meta(page)}
-            items = b",".join(views.raw_in_list(resource, item) for item in page.items)
-            return _raw(encode(head)[:-1] + b',"items":[' + items + b"]}", 200, {}, request)
-        bodies = [views.shown_form(resource, item.body) for item in page.items]
+        include = query.get("includeObject", "")
         if form == "Table":
-            body = tables.table(resource, bodies, page.version, include=query.get("includeObject", ""))
-            body["metadata"] = list_meta(page)
-            return _json(body, request=request)
-        return _json(
-            {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta(page),
-             "items": [views.partial(each) for each in bodies]},
-            request=request,
-        )  # fmt: skip
+            head: Json = tables.table(resource, [], page.version)
+            del head["rows"]
+            name, one = (
+                "rows",
+                lambda item: encode(tables.row(resource, views.shown_form(resource, item.body), include)),
+            )
+        elif form:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+            name, one = "items", lambda item: encode(views.partial(views.shown_form(resource, item.body)))
+        else:
+            head = {"kind": resource.many, "apiVersion": resource.api_version}
+            name, one = "items", lambda item: views.raw_in_list(resource, item)
+        head["metadata"] = list_meta(page)
+        opening = encode(head)[:-1] + f',"{name}":['.encode()
+        if len(page.items) <= PORTION:
+            return _raw(opening + b",".join(map(one, page.items)) + b"]}")
+        # A long list goes out in portions, so that others are served meanwhile and memory stays small.
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        for start in range(0, len(page.items), PORTION):
+            await response.write(opening + b",".join(map(one, page.items[start : start + PORTION])))
+            opening = b","
+            await asyncio.sleep(0)
+        await response.write(b"]}")
+        await response.write_eof()
+        return response
 
     async def _watch(self, request: web.Request, target: Target, form: str) -> web.StreamResponse:
         encoder = watching.Encoder(target.resource, form, request.query.get("includeObject", ""))
@@ -282,19 +298,15 @@ def _plain(text: str) -> str:
     return text.replace(" ", "")
 
 
-def _raw(
-    data: bytes, code: int = 200, headers: Any = None, request: web.Request | None = None, content_type: str = ""
-) -> web.Response:
+def _raw(data: bytes, code: int = 200, headers: Any = None, content_type: str = "") -> web.Response:
     response = web.Response(body=data, status=code, headers=headers or None)
     response.headers["Content-Type"] = content_type or "application/json"
-    if request is not None and len(data) > 128 * 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
-    return response
+    return response  # never compressed: over loopback that costs more than it saves
 
 
-def _json(body: Json, code: int = 200, headers: Any = None, request: web.Request | None = None,
+def _json(body: Json, code: int = 200, headers: Any = None,
           content_type: str = "") -> web.Response:  # fmt: skip
-    return _raw(encode(body), code, headers, request, content_type)
+    return _raw(encode(body), code, headers, content_type)
 
 
 def _json_or_404(body: Json | None) -> web.Response:

@@ -24,22 +24,24 @@ def table(
     token: str = "",
 ) -> Json:
     """A Table of these objects. `include` is the request's includeObject: Metadata (default), Object or None."""
-    columns, cells = layout(resource)
-    rows: list[Json] = []
-    for body in bodies:
-        row: Json = {"cells": cells(body)}
-        if include == "Object":
-            row["object"] = body
-        elif include != "None":
-            meta = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
-            row["object"] = meta
-        else:
-            row["object"] = None
-        rows.append(row)
+    columns, _ = layout(resource)
+    rows = [row(resource, body, include) for body in bodies]
     return {
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": str(rv)},
         "columnDefinitions": columns if headings else [], "rows": rows,
     }  # fmt: skip
+
+
+def row(resource: Resource, body: Json, include: str = "") -> Json:
+    """One row: what its columns say, and of the object what was asked for."""
+    _, cells = layout(resource)
+    shown: Json = {"cells": cells(body), "object": None}
+    if include == "Object":
+        shown["object"] = body
+    elif include != "None":
+        meta = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
+        shown["object"] = meta
+    return shown
 
 
 def _column(name: str, type_: str = "string", priority: int = 0, format_: str = "", description: str = "") -> Json:
@@ -50,8 +52,20 @@ NAME = _column("Name", format_="name")
 AGE = _column("Age")
 
 
+_known: dict[int, tuple[Resource, list[Json], Row]] = {}
+
+
 def layout(resource: Resource) -> tuple[list[Json], Row]:
-    """The column definitions of a resource, and how to fill them."""
+    """The column definitions of a resource, and how to fill them; worked out once."""
+    found = _known.get(id(resource))
+    if found is None or found[0] is not resource:
+        if len(_known) > 1000:  # CRDs that came and went
+            _known.clear()
+        found = _known[id(resource)] = (resource, *_layout(resource))
+    return found[1], found[2]
+
+
+def _layout(resource: Resource) -> tuple[list[Json], Row]:
     if resource.custom:
         return _custom(resource)
     key = EVENTS if resource.storage == "events" else resource.key

@@ -42,8 +42,11 @@ def shown_form(resource: Resource, body: Json) -> Json:
 
 
 def raw(resource: Resource, item: Item) -> bytes:
-    body = shown_form(resource, item.body)
-    return item.raw if body is item.body else encode(body)
+    if resource.key != "events" and not resource.custom:
+        return item.raw
+    body = item.body
+    shown = shown_form(resource, body)
+    return item.raw if shown is body else encode(shown)
 
 
 def raw_in_list(resource: Resource, item: Item) -> bytes:
