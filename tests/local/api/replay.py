@@ -38,18 +38,23 @@ class Server:
     context: ssl.SSLContext
     token: str = ""
     ours: bool = True
+    kept: http.client.HTTPSConnection | None = None
 
     def ask(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes, http.client.HTTPMessage]:
-        connection = http.client.HTTPSConnection(self.host, self.port, timeout=30, context=self.context)
+        """One request, on a connection that is kept."""
+        if self.kept is None:
+            self.kept = http.client.HTTPSConnection(self.host, self.port, timeout=30, context=self.context)
         try:
             known = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-            connection.request(method, path, body, {**known, **headers})
-            response = connection.getresponse()
+            self.kept.request(method, path, body, {**known, **headers})
+            response = self.kept.getresponse()
             return response.status, response.read(), response.headers
-        finally:
-            connection.close()
+        except (OSError, http.client.HTTPException):
+            self.kept.close()
+            self.kept = None
+            raise
 
 
 def look_up(value: Any, path: str) -> Any:
