@@ -32,10 +32,24 @@ class _Verbs(click.Group):
         return list(self.commands)
 
 
+class _Chapters(_Verbs):
+    """The help lists jobs first, then what is about clusters."""
+
+    CLUSTER = ("up", "down", "apply", "get", "describe", "logs", "wait", "delete")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        clusters = [v for v in self.CLUSTER if v in self.commands]
+        jobs = [v for v in self.commands if v not in clusters]
+        for title, verbs in (("Jobs", jobs), ("A Kubernetes, on this machine or elsewhere", clusters)):
+            with formatter.section(title):
+                width = formatter.width - 20
+                formatter.write_dl([(v, self.commands[v].get_short_help_str(width)) for v in verbs])
+
+
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=_Verbs, epilog=EPILOG, context_settings=SETTINGS)
+@click.group(cls=_Chapters, epilog=EPILOG, context_settings=SETTINGS)
 def commands() -> None:
     """Distributed training that only moves onward: a dead, failing or hung process costs a moment and no step.
 
