@@ -1,13 +1,14 @@
-"""Log, exec, attach and port-forward: handed on to the agent of the pod's node.
+"""Log and exec: handed on to the agent of the pod's node.
 
 The node says in its annotation `onward.dev/kubelet` where its agent listens; both hold the secret in STATE/node.token.
-Logs are streamed as they come; the others are WebSockets whose messages are passed on untouched, whatever protocol
-client and agent agree on.
+Logs are streamed as they come; exec is a WebSocket whose messages are passed on untouched, whatever protocol client and
+agent agree on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ Json = dict[str, Any]
 ANNOTATION = "onward.dev/kubelet"
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 CONNECT_S = 10.0
+REMEMBERED_S = 10.0
 LOG_OPTIONS = ("follow", "previous", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "limitBytes", "stream")
 
 
@@ -102,9 +104,7 @@ async def log(api: Api, request: web.Request, target: Target) -> web.StreamRespo
         except (aiohttp.ClientConnectionError, asyncio.TimeoutError) as error:
             if request.transport is None or request.transport.is_closing():
                 raise
-            node = pod["spec"]["nodeName"]
-            text = f"the agent of node {node} cannot be reached ({error}); is the node running?"
-            raise ApiError(503, "ServiceUnavailable", text) from None
+            raise _unreachable(pod["spec"]["nodeName"], error) from None
 
 
 async def _refusal(upstream: aiohttp.ClientResponse) -> ApiError:
@@ -113,19 +113,39 @@ async def _refusal(upstream: aiohttp.ClientResponse) -> ApiError:
     return ApiError(upstream.status, reason, text or f"the node's agent answered {upstream.status}")
 
 
+class Refusals:
+    """Why WebSockets were refused lately. kubectl then tries the same again with SPDY, and shows only that answer."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[float, ApiError]] = {}
+
+    def keep(self, path: str, error: ApiError) -> ApiError:
+        if len(self.known) > 100:
+            self.known.clear()
+        self.known[path] = (time.monotonic(), error)
+        return error
+
+    def recent(self, path: str) -> ApiError | None:
+        at, error = self.known.pop(path, (0.0, None))
+        return error if time.monotonic() - at < REMEMBERED_S else None
+
+
+_refusals = Refusals()
+
+
 async def connect(api: Api, request: web.Request, target: Target) -> web.StreamResponse:
-    """exec, attach and portforward: one WebSocket from the client, one to the agent."""
+    """exec: one WebSocket from the client, one to the agent."""
     pod = api.get(target).body
-    container = "" if target.subresource == "portforward" else container_of(pod, request.query.get("container", ""))
-    if target.subresource == "exec" and not request.query.getall("command", []):
+    container = container_of(pod, request.query.get("container", ""))
+    if not request.query.getall("command", []):
         raise bad_request("you must specify at least 1 command for the container")
+    base = agent_of(api, pod)
     if request.headers.get("Upgrade", "").lower() != "websocket":
-        raise not_supported(
+        raise _refusals.recent(request.path_qs) or not_supported(
             f"{target.subresource} is served over WebSockets only, not SPDY; "
             "use kubectl 1.31 or newer, or a WebSocket client"
         )
-    base = agent_of(api, pod)
-    url = f"{base}/{target.subresource}/{target.namespace}/{target.name}" + (f"/{container}" if container else "")
+    url = f"{base}/{target.subresource}/{target.namespace}/{target.name}/{container}"
     offered = [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if each.strip()]
     query = MultiDict((key, value) for key, value in request.query.items() if key != "container")
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
@@ -134,12 +154,8 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
             upstream = await session.ws_connect(
                 url, params=query, protocols=offered, headers=_headers(api), max_msg_size=0, autoping=True
             )
-        except aiohttp.WSServerHandshakeError as error:
-            text = f"the agent of node {pod['spec']['nodeName']} refused {target.subresource}: {error.message}"
-            raise ApiError(error.status if error.status >= 400 else 500, "InternalError", text) from None
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            text = f"the agent of node {pod['spec']['nodeName']} cannot be reached ({error}); is the node running?"
-            raise ApiError(503, "ServiceUnavailable", text) from None
+            raise _refusals.keep(request.path_qs, _why(error, pod, container)) from None
         chosen = upstream.protocol
         client = web.WebSocketResponse(protocols=[chosen] if chosen else (), max_msg_size=0)
         await client.prepare(request)
@@ -153,6 +169,23 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
             await upstream.close()
             await client.close()
         return client
+
+
+def _why(error: Exception, pod: Json, container: str) -> ApiError:
+    """What a failed handshake with the node's agent means."""
+    node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
+    if not isinstance(error, aiohttp.WSServerHandshakeError):
+        return _unreachable(node, error)
+    if error.status == 400:
+        return bad_request(f"container {container} of pod {name} does not run")
+    if error.status == 404:
+        return ApiError(404, "NotFound", f"pod {name} does not run on node {node} (yet)")
+    return ApiError(500, "InternalError", f"the agent of node {node} refused exec with {error.status}")
+
+
+def _unreachable(node: str, error: Exception) -> ApiError:
+    text = f"the agent of node {node} cannot be reached ({error}); is the node running?"
+    return ApiError(503, "ServiceUnavailable", text)
 
 
 async def _pump(source: Any, sink: Any) -> None:

@@ -35,6 +35,8 @@ BINDING = builtin_types().kind("core.Binding")
 EVICTION = builtin_types().kind("policy.Eviction")
 SCALE = builtin_types().kind("autoscaling.Scale")
 REASONS = {
+    "attach": "use `kubectl logs -f` to follow a container, `kubectl exec` to start something in it",
+    "portforward": "a pod's address (`kubectl get pod -o wide`) can be reached from this machine as it is",
     "ephemeralcontainers": "ephemeral containers need a container runtime; use `kubectl exec` into a running container",
     "resize": "resources of a running pod cannot be changed here; create the pod anew",
     "proxy": "the API server does not proxy HTTP to pods, services and nodes; connect to their address directly",
@@ -48,7 +50,7 @@ async def handle(server: Server, request: web.Request, target: Target) -> web.St
         raise not_supported(f"{target.resource.plural}/{sub} is not supported: {REASONS[sub]}")
     if sub == "log" and method == "GET":
         return await kubelet.log(server.api, request, target)
-    if sub in ("exec", "attach", "portforward"):
+    if sub == "exec":
         return await kubelet.connect(server.api, request, target)
     options = write_options(request.query, request.headers.get("User-Agent", ""))
     if sub == "scale" and method in ("GET", "PUT", "PATCH"):

@@ -64,6 +64,8 @@ class Agent:
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         assert request.headers["Authorization"] == f"Bearer {self.token}"
         self.asked.append(request.path_qs)
+        if request.match_info["container"] == "waiting":
+            raise web.HTTPBadRequest(text="it does not run")
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io", "v4.channel.k8s.io"))
         await socket.prepare(request)
         words = " ".join(request.query.getall("command"))
@@ -116,6 +118,14 @@ def test_a_node_that_is_gone_is_said(api: ApiProcess, agent: Agent, namespace: s
     code, answer = api.call("GET", f"/api/v1/namespaces/{namespace}/pods/p/log")
     assert code == 503
     assert "the agent of node proxied cannot be reached" in answer["message"]
+
+
+def test_kubectl_shows_why_exec_was_refused(agent: Agent, namespace: str, kubectl: Kubectl) -> None:
+    done = kubectl("-n", namespace, "exec", "p", "-c", "waiting", "--", "ls", check=False)
+    assert "container waiting of pod p does not run" in done.stderr
+    agent.stop()
+    done = kubectl("-n", namespace, "exec", "p", "-c", "main", "--", "ls", check=False)
+    assert "the agent of node proxied cannot be reached" in done.stderr
 
 
 def test_exec_without_a_websocket_is_501(api: ApiProcess, agent: Agent, namespace: str) -> None:
