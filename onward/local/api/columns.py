@@ -267,10 +267,6 @@ def _slice(body: Json) -> list[Any]:
     return [name, body.get("addressType", ""), ports, shown or "<unset>", old]
 
 
-def _crd(body: Json) -> list[Any]:
-    return [body["metadata"]["name"], body["metadata"].get("creationTimestamp")]
-
-
 def _priority_class(body: Json) -> list[Any]:
     name, old = _meta(body)
     return [name, body.get("value", 0), bool(body.get("globalDefault")), old, body.get("preemptionPolicy", "")]
@@ -320,6 +316,37 @@ def _volume(body: Json) -> list[Any]:
     ]  # fmt: skip
 
 
+def _ingress(body: Json) -> list[Any]:
+    name, old = _meta(body)
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    hosts = ",".join(rule.get("host") or "*" for rule in spec.get("rules") or ()) or "*"
+    given = (status.get("loadBalancer") or {}).get("ingress") or ()
+    address = ",".join(each.get("ip") or each.get("hostname") or "" for each in given)
+    return [name, spec.get("ingressClassName") or NONE, hosts, address, "80, 443" if spec.get("tls") else "80", old]
+
+
+def _network_policy(body: Json) -> list[Any]:
+    name, old = _meta(body)
+    return [name, written((body.get("spec") or {}).get("podSelector") or {}) or NONE, old]
+
+
+def _storage_class(body: Json) -> list[Any]:
+    name, old = _meta(body)
+    grows = bool(body.get("allowVolumeExpansion"))
+    kept = [body.get("provisioner", ""), body.get("reclaimPolicy", ""), body.get("volumeBindingMode", "")]
+    return [name, *kept, grows, old]
+
+
+def _created(body: Json) -> list[Any]:
+    return [body["metadata"]["name"], body["metadata"].get("creationTimestamp")]
+
+
+def _binding(body: Json) -> list[Any]:
+    name, old = _meta(body)
+    role = body.get("roleRef") or {}
+    return [name, f"{role.get('kind')}/{role.get('name')}", old]
+
+
 COLUMNS: dict[str, tuple[str, Callable[[Json], list[Any]]]] = {
     "pods": ("Name|Ready|Status|Restarts|Age|IP+|Node+|Nominated Node+|Readiness Gates+", _pod),
     "nodes": (
@@ -348,11 +375,20 @@ COLUMNS: dict[str, tuple[str, Callable[[Json], list[Any]]]] = {
         "Name|Desired#|Current#|Ready#|Up-to-date#|Available#|Node Selector|Age|Containers+|Images+|Selector+",
         _daemon_set,
     ),
+    "ingresses.networking.k8s.io": ("Name|Class|Hosts|Address|Ports|Age", _ingress),
+    "networkpolicies.networking.k8s.io": ("Name|Pod-Selector|Age", _network_policy),
+    "storageclasses.storage.k8s.io": (
+        "Name|Provisioner|ReclaimPolicy|VolumeBindingMode|AllowVolumeExpansion|Age", _storage_class,
+    ),
+    "roles.rbac.authorization.k8s.io": ("Name|Created At", _created),
+    "clusterroles.rbac.authorization.k8s.io": ("Name|Created At", _created),
+    "rolebindings.rbac.authorization.k8s.io": ("Name|Role|Age", _binding),
+    "clusterrolebindings.rbac.authorization.k8s.io": ("Name|Role|Age", _binding),
     "jobs.batch": ("Name|Status|Completions|Duration|Age|Containers+|Images+|Selector+", _job),
     "cronjobs.batch": ("Name|Schedule|Timezone|Suspend|Active#|Last Schedule|Age|Containers+|Images+", _cron_job),
     "leases.coordination.k8s.io": ("Name|Holder|Age", _lease),
     "endpointslices.discovery.k8s.io": ("Name|AddressType|Ports|Endpoints|Age", _slice),
-    "customresourcedefinitions.apiextensions.k8s.io": ("Name|Created At", _crd),
+    "customresourcedefinitions.apiextensions.k8s.io": ("Name|Created At", _created),
     "priorityclasses.scheduling.k8s.io": ("Name|Value#|Global-Default|Age|PreemptionPolicy", _priority_class),
     "poddisruptionbudgets.policy": ("Name|Min Available|Max Unavailable|Allowed Disruptions#|Age", _budget),
 }  # fmt: skip

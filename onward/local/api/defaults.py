@@ -11,6 +11,8 @@ from onward.local.api.settings import Settings
 from onward.local.api.store import Store
 
 Json = dict[str, Any]
+NODE_PORTS = 2768
+"""30000..32767, as on a stock cluster."""
 
 
 def apply(store: Store, settings: Settings, resource: Resource, body: Json, old: Json | None = None) -> None:
@@ -334,9 +336,16 @@ def _node_ports(store: Store, spec: Json, old: Json | None) -> None:
     taken = {port.get("nodePort") for _, item in store.all("services") for port in item.body["spec"].get("ports") or ()}
     for port in spec.get("ports") or ():
         if not port.get("nodePort"):
-            free = (each for each in range(30000, 32768) if each not in taken)
-            port["nodePort"] = kept.get(port.get("port")) or next(free, 0)
+            port["nodePort"] = kept.get(port.get("port")) or _free_port(store, taken)
         taken.add(port["nodePort"])
+
+
+def _free_port(store: Store, taken: set[Any]) -> int:
+    for _ in range(NODE_PORTS):
+        store.node_port = store.node_port % NODE_PORTS + 1  # only moves on, like the addresses below
+        if 29999 + store.node_port not in taken:
+            return 29999 + store.node_port
+    return 0
 
 
 def _free_address(store: Store, settings: Settings) -> str:

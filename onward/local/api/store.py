@@ -113,6 +113,7 @@ class Store:
         self._history_bytes = 0
         self.address = 9
         """The service address given out last; see `defaults`."""
+        self.node_port = 0
         self.objects: dict[str, dict[tuple[str, str], Item]] = {}
         self.changes: deque[Change] = deque()
         self.listeners: dict[str, list[Callable[[Change], None]]] = {}

@@ -172,7 +172,16 @@ def _free_address(store: Store, body: Json) -> list[Cause]:
     for _, item in store.all("services"):
         if (item.body.get("spec") or {}).get("clusterIP") == address:
             return [wrong("spec.clusterIPs", [address], "failed to allocate IP: provided IP is already allocated")]
-    return []
+    return _free_ports(store, body)
+
+
+def _free_ports(store: Store, body: Json) -> list[Cause]:
+    taken = {port.get("nodePort") for _, item in store.all("services") for port in item.body["spec"].get("ports") or ()}
+    return [
+        wrong(f"spec.ports[{index}].nodePort", port["nodePort"], "provided port is already allocated")
+        for index, port in enumerate((body.get("spec") or {}).get("ports") or ())
+        if port.get("nodePort") and port["nodePort"] in taken
+    ]
 
 
 def _service_change(new: Json, old: Json) -> list[Cause]:
