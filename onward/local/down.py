@@ -38,10 +38,15 @@ def take_down(state: Path, keep: bool, grace_s: float) -> None:
     (state / "run" / "ending").touch()
     names = [part.name for part in processes.parts(plan)]
     nodes = [node.name for node in plan.nodes]
-    processes.end([processes.running(state, name) for name in ("guard", "supervisor", *nodes)])
+    processes.end([processes.running(state, name) for name in ("guard", "supervisor")])
+    processes.end([processes.running(state, name) for name in nodes])
     for node in plan.nodes:
         _end_pods(Sandboxes(state, plan, node), grace_s)
     processes.end([processes.running(state, name) for name in names])
+    while left := processes.strays(state):
+        processes.end(left)
+    for node in plan.nodes:  # what a node did in its last moment
+        _end_pods(Sandboxes(state, plan, node), 0.0)
     if plan.network == "pods":
         wiring.Wiring(plans.cluster_id(state), plan).remove_all()
     if os.geteuid() == 0:

@@ -17,6 +17,7 @@ from pathlib import Path
 from onward.local.plan import Plan
 from onward.local.shim import linux
 
+GUARD_MARK = "# the guard of a cluster of onward"  # by which it is found
 LOG_BYTES = 10 * 1024 * 1024
 
 
@@ -92,6 +93,31 @@ def _env() -> dict[str, str]:
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
     kept = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
     return {**kept, "PYTHONPATH": path, "ONWARD_LOG": os.environ.get("ONWARD_LOG", "INFO")}
+
+
+def start_supervisor(state: Path) -> None:
+    """There is one at a time: a second one sees the first and goes."""
+    spawn([sys.executable, "-m", "onward.local.supervisor", "--state", str(state)], log_file(state, "supervisor"))
+
+
+def cluster_ends(state: Path) -> bool:
+    return (state / "run" / "ending").exists() or not (state / "cluster.json").exists()
+
+
+def strays(state: Path) -> list[int]:
+    """Processes of this cluster that no file knows: started in the moment in which others were ended."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            ours = any(w.startswith(b"onward.local.") for w in words) and str(state).encode() in words
+            guard = any(w.startswith(GUARD_MARK.encode()) and f"{str(state)!r}".encode() in w for w in words)
+            if ours or guard:
+                found.append(int(entry))
+    return found
 
 
 def end(pids: list[int], grace_s: float = 5.0) -> None:

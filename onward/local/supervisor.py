@@ -24,7 +24,6 @@ log = get_logger("local.supervisor")
 LOOK_S = 0.2  # how often files that stop or start a node are looked for
 STEADY_S = 10.0
 FIRST_S, LAST_S = 0.05, 5.0
-ENDING = "ending"
 GUARD = "guard"
 
 
@@ -52,7 +51,7 @@ class Supervisor:
         return (self._state / "kubeconfig").exists()
 
     def _ending(self) -> bool:
-        return (self._state / "run" / ENDING).exists() or not (self._state / "cluster.json").exists()
+        return processes.cluster_ends(self._state)
 
     def _begin(self, name: str) -> None:
         not_before, _ = self._wait.get(name, (0.0, 0.0))
@@ -70,7 +69,9 @@ class Supervisor:
         self._watched[name] = (pid, fd, time.monotonic())
 
     def _start_guard(self) -> int:
-        code = GUARD_CODE.format(state=str(self._state), supervisor=os.getpid(), python=sys.executable)
+        code = processes.GUARD_MARK + GUARD_CODE.format(
+            state=str(self._state), supervisor=os.getpid(), python=sys.executable
+        )
         pid = processes.spawn([sys.executable, "-E", "-S", "-c", code], processes.log_file(self._state, GUARD))
         processes.write_pid(self._state, GUARD, pid)
         return pid

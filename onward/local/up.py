@@ -159,10 +159,7 @@ def _start(plan: Plan, state: Path) -> None:
     (state / "run" / "ending").unlink(missing_ok=True)
     if plan.network == "pods":
         wiring.Wiring(plans.cluster_id(state), plan).build()
-    import sys
-
-    command = [sys.executable, "-m", "onward.local.supervisor", "--state", str(state)]
-    processes.spawn(command, processes.log_file(state, "supervisor"))
+    processes.start_supervisor(state)
     asyncio.run(_until_ready(plan, state))
 
 

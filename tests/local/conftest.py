@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from onecluster import AS_ROOT, OneCluster, processes_with
+from onecluster import AS_ROOT, OneCluster, alive, processes_with
 
 from onward.local.plan import cluster_id
 
@@ -45,5 +45,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneCluster]:
         assert not [
             line for line in Path("/proc/mounts").read_text().splitlines() if name in line or str(state) in line
         ]
-        assert not processes_with(b"ONWARD_TEST_POD="), "processes of pods are left"
+        left = [pid for pid in processes_with(b"ONWARD_TEST_POD=") if alive(pid)]
+        assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
         assert not Path("/onward-test").exists(), "a mount point is left"

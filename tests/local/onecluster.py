@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 
 from onward.kube.access import load_access
-from onward.kube.client import ApiError, Client
+from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.objects import EVENTS, PODS, Resource
 
 T = TypeVar("T")
@@ -88,7 +88,10 @@ class OneCluster:
         """Ask until the answer is true."""
         deadline = time.monotonic() + timeout_s
         while True:
-            found = good()
+            try:
+                found = good()
+            except Unreachable:  # the API server was killed, and is not back yet
+                found = None
             if found:
                 return found
             assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s\n{logs_of(self.state)}"

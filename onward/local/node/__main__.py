@@ -14,6 +14,7 @@ from pathlib import Path
 from onward.errors import OnwardError
 from onward.kube.access import load_access
 from onward.kube.client import Client, backoff_s
+from onward.local import processes
 from onward.local.node.agent import Agent
 from onward.local.node.server import listen
 from onward.local.plan import cluster_id, load
@@ -22,6 +23,7 @@ from onward.log import get_logger
 
 log = get_logger("local.node")
 LOOK_S = 0.2
+REVIVE_S = 1.0
 
 
 def main() -> int:
@@ -53,9 +55,11 @@ async def _serve(state: Path, name: str) -> None:
     assert task is not None
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     (place / "pid").write_text(str(os.getpid()))
+    watch = asyncio.ensure_future(_revive(state))
     try:
         await _for_ever(agent, state, place / "cut")
     finally:
+        watch.cancel()
         await runner.cleanup()
 
 
@@ -70,6 +74,18 @@ def _socket(file: Path) -> socket.socket:
             file.write_text(str(sock.getsockname()[1]))
             return sock
     raise OnwardError("no port on 127.0.0.1 could be opened")
+
+
+async def _revive(state: Path) -> None:
+    """Supervisor and guard can both be killed; then the nodes are who is left to notice."""
+    missed = 0
+    while not processes.cluster_ends(state):
+        await asyncio.sleep(REVIVE_S)
+        missed = 0 if processes.running(state, "supervisor") else missed + 1
+        if missed >= 2 and not processes.cluster_ends(state):
+            log.warning("the supervisor is gone; starting another")
+            processes.start_supervisor(state)
+            missed = 0
 
 
 async def _for_ever(agent: Agent, state: Path, cut: Path) -> None:

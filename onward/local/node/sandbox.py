@@ -6,11 +6,13 @@ Everything here can be done again after a crash in the middle, and taking down l
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -22,10 +24,11 @@ from onward.local.node import volumes
 from onward.local.node.mountpoints import MountPoints
 from onward.local.plan import NodePlan, Plan, cluster_id
 from onward.local.shim import cgroups, linux
-from onward.local.shim.main import command
+from onward.local.shim.main import LOCK, command
 from onward.local.wiring import Wiring
 
 STARTS_S = 20.0
+FLOCK = "hhqqi"  # struct flock
 FIRST, LAST = 2, 254
 
 
@@ -149,7 +152,12 @@ class Sandboxes:
                 cwd="/",
                 env={"PATH": os.environ.get("PATH", "")},
             )
-        (local.place / "shim.pid").write_text(f"{p.pid} {linux.start_time(p.pid)}")
+        deadline = time.monotonic() + STARTS_S
+        while p.poll() is None and not self.shim_alive(local):
+            if time.monotonic() > deadline:
+                p.kill()
+                raise OSError(f"the pod's supervisor did not start within {STARTS_S:g} s")
+            time.sleep(0.005)
 
     async def connect(self, local: Local) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A path in a socket address is short, so the directory is named by a file descriptor."""
@@ -159,31 +167,55 @@ class Sandboxes:
         finally:
             os.close(fd)
 
-    def shim_alive(self, local: Local) -> bool:
+    def shim(self, local: Local) -> int:
+        """The pid of its shim: who holds the lock. 0: there is none."""
         try:
-            pid, started = (local.place / "shim.pid").read_text().split()
-        except (OSError, ValueError):
-            return False
-        return linux.start_time(int(pid)) == started
+            fd = os.open(local.place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return 0  # no directory, no shim
+        try:
+            asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked)[: struct.calcsize(FLOCK)])
+        finally:
+            os.close(fd)
+        return 0 if kind == fcntl.F_UNLCK else int(pid)
 
-    def sweep(self, local: Local) -> None:
-        """End every process of a pod whose shim does not do it, and the shim."""
-        if self.shim_alive(local):
-            pid = int((local.place / "shim.pid").read_text().split()[0])
+    def shim_alive(self, local: Local) -> bool:
+        return self.shim(local) != 0
+
+    def _end_shim(self, local: Local, for_good: bool) -> None:
+        """Kill the shim. For good: one that was started and has not begun yet will find nothing to do."""
+        deadline = time.monotonic() + STARTS_S
+        while pid := self.shim(local):
+            if time.monotonic() > deadline:
+                raise OSError(f"the supervisor of pod {local.key} could not be ended")
             _kill(pid)
+            time.sleep(0.005)
+        if for_good:
+            (local.place / "recipe.json").unlink(missing_ok=True)
+            late = self.shim(local)  # it read the recipe just before
+            if late:
+                self._end_shim(local, for_good)
+
+    def sweep(self, local: Local, for_good: bool = False) -> None:
+        """End every process of a pod whose shim does not do it, and the shim."""
+        names = self._container_names(local)
+        self._end_shim(local, for_good)
         group = self.group.child(local.uid) if self.group.paths else cgroups.Group()
         group.kill()
-        try:
-            names = [c["name"] for c in json.loads((local.place / "recipe.json").read_text())["containers"]]
-        except (OSError, ValueError):
-            return
         for name in names:
             for pid in linux.holders(f"ONWARD_CONTAINER={local.uid}/{name}".encode()):
                 _kill(pid)
 
+    def _container_names(self, local: Local) -> list[str]:
+        try:
+            return [c["name"] for c in json.loads((local.place / "recipe.json").read_text())["containers"]]
+        except (OSError, ValueError):
+            return []
+
     def tear_down(self, local: Local) -> None:
         """All but the directory with the logs."""
-        self.sweep(local)
+        self.sweep(local, for_good=True)
         if self.group.paths:
             self.group.child(local.uid).remove()
         if self._plan.network == "pods" and not local.host_network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -13,10 +14,27 @@ from onward.local.shim.desk import Desk
 from onward.local.shim.loop import Loop
 from onward.local.shim.pod import Pod
 
+LOCK = "shim.lock"
+
+
+def claim(place: str) -> bool:
+    """A pod has one shim. The lock says that there is one, and which; it goes with the process, however that ends."""
+    try:
+        fd = os.open(f"{place}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
 
 def main(place: str) -> None:
-    with open(f"{place}/recipe.json") as f:
-        recipe = json.load(f)
+    if not claim(place):
+        return
+    try:
+        with open(f"{place}/recipe.json") as f:
+            recipe = json.load(f)
+    except FileNotFoundError:
+        return  # the pod was taken down before we had begun
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # orphans of the pod come to us, not to the machine's first process
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)

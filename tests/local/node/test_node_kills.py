@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -48,8 +49,9 @@ def test_kill_9_of_a_shim(runs: OneCluster) -> None:
     """The one process whose death a pod notices: its containers end with it, and are started again."""
     [before] = runs.pids("kill-runs")
     uid = runs.pod("kill-runs")["metadata"]["uid"]
-    shim = int((runs.state / "nodes" / "node-1" / "pods" / uid / "shim.pid").read_text().split()[0])
-    os.kill(shim, signal.SIGKILL)
+    place = runs.state / "nodes" / "node-1" / "pods" / uid
+    facts = json.loads((place / "state.json").read_text())
+    os.kill(facts["pid"], signal.SIGKILL)
     runs.until(lambda: runs.container("kill-runs")["restartCount"] == 1, "a restart")
     found = runs.container("kill-runs")
     assert found["lastState"]["terminated"]["exitCode"] == 137

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from onward.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs/local.md").read_text()
@@ -29,20 +29,23 @@ def test_the_page_has_commands() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the page tells what root gets")
-def test_the_commands_of_the_page(tmp_path: Path) -> None:
+def test_the_commands_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "hello.yaml").write_text(blocks("yaml")[0])
-    env = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
-    env |= {"ONWARD_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ONWARD_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
     said = {}
     try:
         for command in commands():
-            words = [sys.executable, "-m", "onward.cli.main", *command.split()[1:]]
-            p = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-            assert p.returncode == 0, f"{command}\n{p.stdout}{p.stderr}"
-            said[command] = p.stdout
+            code = main(command.split()[1:])
+            captured = capfd.readouterr()
+            assert code == 0, f"{command}\n{captured.out}{captured.err}"
+            said[command] = captured.out
     finally:
-        down = [sys.executable, "-m", "onward.cli.main", "down"]
-        subprocess.run(down, env=env, capture_output=True, timeout=120, check=False)
+        main(["down"])
     assert "hello from hello" in said["onward logs hello"]
     assert "Running" in said["onward get pods -o wide"]
     assert "The cluster is down." in said["onward down"]
