@@ -62,6 +62,10 @@ def _parse_yaml(raw: bytes) -> Any:
 class TypeMismatch(Exception):
     """A value that cannot be decoded as its field."""
 
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
 
 _JSON_NAMES = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
 _GO = {"string": "string", "boolean": "bool", "number": "float64", "bytes": "[]uint8", "integer": "int64"}
@@ -83,15 +87,15 @@ def _conform(
     lenient = lenient and not schema.struct
     try:
         return _strictly(schema, value, path, struct, unknown, depth, lenient)
-    except TypeMismatch:
-        if lenient and (depth or isinstance(value, dict)):
+    except TypeMismatch as error:
+        if lenient and depth and error.path == path:
             return value
         raise
 
 
 def _strictly(schema: Schema, value: Any, path: str, struct: str, unknown: list[str], depth: int, lenient: bool) -> Any:
     if depth > MAX_DEPTH:
-        raise TypeMismatch(f"{path[:100]}: nested too deeply")
+        raise TypeMismatch(f"{path[:100]}: nested too deeply", path)
     kind = schema.kind
     if kind == "any":
         return value
@@ -172,7 +176,7 @@ def _scalar(schema: Schema, value: Any, path: str, struct: str) -> Any:
             value = f"{value:g}" if isinstance(value, float) else str(value)
         if not isinstance(value, str) or not QUANTITY.fullmatch(value):
             pattern = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
-            raise TypeMismatch(f"quantities must match the regular expression '{pattern}' (at {path})")
+            raise TypeMismatch(f"quantities must match the regular expression '{pattern}' (at {path})", path)
     return value
 
 
@@ -180,8 +184,9 @@ def _mismatch(value: Any, path: str, struct: str, wanted: str, found: str = "") 
     found = found or _JSON_NAMES.get(type(value), "null")
     where = re.sub(r"\[[^\]]*\]", "", path)
     if not where:
-        return TypeMismatch(f"json: cannot unmarshal {found} into Go value of type {wanted}")
-    return TypeMismatch(f"json: cannot unmarshal {found} into Go struct field {struct}.{where} of type {wanted}")
+        return TypeMismatch(f"json: cannot unmarshal {found} into Go value of type {wanted}", path)
+    text = f"json: cannot unmarshal {found} into Go struct field {struct}.{where} of type {wanted}"
+    return TypeMismatch(text, path)
 
 
 def handled_as(kind: str, version: str, why: str) -> ApiError:

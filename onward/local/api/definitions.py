@@ -73,9 +73,60 @@ def _versions(versions: list[Json], causes: list[Cause]) -> None:
         if not isinstance(schema, dict):
             causes.append(required(f"{where}.schema.openAPIV3Schema", "schemas are required"))
             continue
-        _schema(schema, f"{where}.schema.openAPIV3Schema", causes, root=True)
+        place = f"{where}.schema.openAPIV3Schema"
+        misshapen = _shape(schema, place, 0)
+        causes.extend(misshapen)
+        if not misshapen:
+            _schema(schema, place, causes, root=True)
         for at, column in enumerate(each.get("additionalPrinterColumns") or ()):
             _column(column, f"{where}.additionalPrinterColumns[{at}]", causes)
+
+
+SHAPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("type", "format", "pattern", "title", "description"), (str,)),
+    **dict.fromkeys(("x-kubernetes-list-type", "x-kubernetes-map-type"), (str,)),
+    **dict.fromkeys(("properties", "items", "not"), (dict,)),
+    **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), (list,)),
+    **dict.fromkeys(("enum", "allOf", "anyOf", "oneOf", "x-kubernetes-validations"), (list,)),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), (int, float)),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), (int,)),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum", "nullable", "uniqueItems"), (bool,)),
+    **dict.fromkeys(("x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"), (bool,)),
+    "x-kubernetes-embedded-resource": (bool,),
+    "additionalProperties": (dict, bool),
+}
+
+
+def _shape(schema: Any, where: str, depth: int) -> list[Cause]:
+    """Is it a schema at all: every keyword of the type it must have, all the way down."""
+    if not isinstance(schema, dict) or depth > 60:
+        return [wrong(where, schema if not isinstance(schema, (dict, list)) else "object", "must be a schema object")]
+    causes: list[Cause] = []
+    for key, types in SHAPES.items():
+        if key not in schema:
+            continue
+        value = schema[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            names = " or ".join(each.__name__ for each in types)
+            causes.append(wrong(f"{where}.{key}", shown_kind(value), f"must be a {names}"))
+    if causes:
+        return causes
+    for key in ("required", "x-kubernetes-list-map-keys"):
+        if not all(isinstance(each, str) for each in schema.get(key, ())):
+            causes.append(wrong(f"{where}.{key}", "array", "must be a list of names"))
+    for name, child in schema.get("properties", {}).items():
+        causes += _shape(child, f"{where}.properties[{name[:100]}]", depth + 1)
+    for key in ("items", "not", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            causes += _shape(schema[key], f"{where}.{key}", depth + 1)
+    for key in ("allOf", "anyOf", "oneOf"):
+        for index, child in enumerate(schema.get(key, ())):
+            causes += _shape(child, f"{where}.{key}[{index}]", depth + 1)
+    return causes
+
+
+def shown_kind(value: Any) -> Any:
+    return structural.type_name(value) if isinstance(value, (dict, list)) or value is None else value
 
 
 def _column(column: Json, where: str, causes: list[Cause]) -> None:

@@ -103,6 +103,8 @@ class Collector:
                     if not gone:
                         log.warning("garbage collection of %s: %s", "/".join(key), error)
                         asyncio.get_running_loop().call_later(1.0, self._look, key)
+                except Exception:  # one odd object must not end the collection of all others
+                    log.exception("garbage collection of %s", "/".join(key))
 
     def target(self, key: Key) -> Target | None:
         resource = self.api.registry.stored(key[0])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import sqlite3
@@ -25,6 +26,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+log = logging.getLogger("onward.local.api")
 Json = dict[str, Any]
 Key = tuple[str, str, str]
 """(storage key of the resource, namespace, name)"""
@@ -236,7 +238,10 @@ class Store:
             self._history_bytes += len(change.item.raw)
             for kind in (change.key[0], ""):
                 for listener in list(self.listeners.get(kind, ())):
-                    listener(change)
+                    try:
+                        listener(change)
+                    except Exception:  # who listens must not keep who writes from its answer
+                        log.exception("a listener failed on %s", "/".join(change.key))
             if not write.done.done():
                 write.done.set_result(change.item)
             if change.before is not None:

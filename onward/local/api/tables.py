@@ -34,8 +34,13 @@ def table(
 
 def row(resource: Resource, body: Json, include: str = "") -> Json:
     """One row: what its columns say, and of the object what was asked for."""
-    _, cells = layout(resource)
-    shown: Json = {"cells": cells(body), "object": None}
+    columns, cells = layout(resource)
+    try:
+        filled = cells(body)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        # A field that is missing where every sane object has it: one odd object must not hide the whole list.
+        filled = [body["metadata"]["name"], *["<invalid>"] * (len(columns) - 1)]
+    shown: Json = {"cells": filled, "object": None}
     if include == "Object":
         shown["object"] = body
     elif include != "None":
