@@ -47,7 +47,7 @@ def from_kubeconfig(path: Path) -> Server:
 
 @contextlib.contextmanager
 def started(assets: Path, folder: Path) -> Iterator[Server]:
-    """etcd and kube-apiserver on loopback, without a controller manager: steps that wait for one will differ."""
+    """etcd and kube-apiserver on loopback, without a controller manager: steps that need one are left out."""
     token = secrets.token_hex(16)
     (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
     client, peer, port = free_port(), free_port(), free_port()
@@ -64,7 +64,7 @@ def started(assets: Path, folder: Path) -> Iterator[Server]:
         "--token-auth-file", str(folder / "tokens.csv"),
         "--service-account-key-file", str(key), "--service-account-signing-key-file", str(key),
         "--service-account-issuer", "https://kubernetes.default.svc", "--service-cluster-ip-range", "10.96.0.0/16",
-        "--disable-admission-plugins", "ServiceAccount", "--authorization-mode", "RBAC",
+        "--authorization-mode", "RBAC",
     ]  # fmt: skip
     processes = []
     log = open(folder / "log", "wb")  # noqa: SIM115 - closed below
@@ -73,7 +73,7 @@ def started(assets: Path, folder: Path) -> Iterator[Server]:
             processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        found = Server("127.0.0.1", port, tls, token, ours=False)
+        found = Server("127.0.0.1", port, tls, token, ours=False, controllers=False)
         deadline = time.monotonic() + START_S
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):

@@ -2,8 +2,8 @@
 
 A step names a method and a path, maybe a body, and what is expected: the code, chosen fields (`has`), events (WATCH).
 `${name}` stands for what an earlier step kept (`set`); `eventually` repeats a GET until it fits, for a while; `ours`
-marks what only onward's server promises, with the reason, and is left out against a real one; `needs: cel` is left out
-where the optional CEL library is not installed.
+marks what only onward's server promises, with the reason, and is left out against a real one; `needs: cel` where
+the optional CEL library is not installed, `needs: controllers` against a bare kube-apiserver.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Server:
     context: ssl.SSLContext
     token: str = ""
     ours: bool = True
+    controllers: bool = True
     kept: http.client.HTTPSConnection | None = None
 
     def ask(
@@ -85,7 +86,9 @@ class Replay:
     def __init__(self, server: Server, names: dict[str, str]) -> None:
         self.server, self.kept = server, dict(names)
         self.differences: list[str] = []
-        self.cel = not server.ours or importlib.util.find_spec("cel") is not None
+        self.missing = set() if server.controllers else {"controllers"}
+        if server.ours and importlib.util.find_spec("cel") is None:
+            self.missing.add("cel")
 
     def _fill(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -102,7 +105,7 @@ class Replay:
     def run(self, file: Path) -> list[str]:
         """The differences between what the file says and what the server did."""
         for number, step in enumerate(yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader), 1):
-            if (not self.server.ours and "ours" in step) or (step.get("needs") == "cel" and not self.cel):
+            if (not self.server.ours and "ours" in step) or step.get("needs") in self.missing:
                 continue
             problem = self._step(step)
             if problem:

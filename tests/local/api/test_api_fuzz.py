@@ -117,7 +117,7 @@ def _storm(api: ApiProcess, namespace: str, seed: int, requests: int) -> None:
 
 
 def test_odd_objects_are_answered(api: ApiProcess, namespace: str) -> None:
-    _storm(api, namespace, seed=1, requests=500)
+    _storm(api, namespace, seed=1, requests=250)
 
 
 @pytest.mark.nightly
