@@ -11,7 +11,7 @@ import binascii
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -57,7 +57,6 @@ class Api:
     settings: Settings
     store: Store
     registry: Registry
-    custom_checks: dict[str, Any] = field(default_factory=dict)
 
     # -- reading -------------------------------------------------------------------------------------------------
 
