@@ -31,6 +31,7 @@ log = get_logger("local.node")
 
 RETRY_S = 2.0
 WORKERS = 8
+ORDER_S = 10.0
 STOP_MARGIN_S = 5.0  # a shim that has not ended its pod so long after the grace period is ended with it
 
 
@@ -325,14 +326,21 @@ class Agent:
             await self._tear_down(local)
 
     async def _order(self, local: Local, what: Obj) -> bool:
+        """True when the shim has said that it stops."""
         try:
-            _, writer = await self._sandboxes.connect(local)
-            writer.write(json.dumps(what).encode() + b"\n")
-            await writer.drain()
-            writer.close()
+            reader, writer = await self._sandboxes.connect(local)
         except OSError:
             return False
-        return True
+        try:
+            writer.write(json.dumps(what).encode() + b"\n")
+            while line := await asyncio.wait_for(reader.readline(), ORDER_S):
+                if json.loads(line).get("stopping"):
+                    return True
+        except (OSError, ValueError, asyncio.TimeoutError) as e:
+            log.info("%s: its shim does not answer: %s", local.key, e)
+        finally:
+            writer.close()
+        return False
 
     async def _tear_down(self, local: Local) -> None:
         await asyncio.to_thread(self._sandboxes.tear_down, local)

@@ -50,13 +50,18 @@ class Desk:
             self._send(fd, line)
 
     def _send(self, fd: int, line: bytes) -> None:
-        """One who does not read is dropped; it can connect again and gets the newest state."""
+        """One who does not read is dropped; it can connect again and gets the newest state.
+
+        One who has gone is not dropped here: it may have left an order behind, which is read first.
+        """
         client = self._clients[fd][0]
         try:
             if client.send(line) != len(line):
                 self._drop(fd)
-        except OSError:
+        except BlockingIOError:
             self._drop(fd)
+        except OSError:
+            pass
 
     def _drop(self, fd: int) -> None:
         client, _ = self._clients.pop(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -55,7 +56,11 @@ def test_a_storm(cluster: OneCluster, seed: int) -> None:
         places = {p.name for p in (cluster.state / "nodes").glob("*/pods/*")} & set(found.values())
         return set(found) == alive_pods and len(places) == len(found)
 
-    cluster.until(settled, "what runs is what the API says")
+    try:
+        cluster.until(settled, "what runs is what the API says")
+    except AssertionError as e:
+        odd = [p for p in _pods(cluster, seed) if name_of(p) not in alive_pods]
+        raise AssertionError(f"wanted {sorted(alive_pods)}, too many: {json.dumps(odd, indent=1)}\n{e}") from e
     for name in sorted(alive_pods):
         pids = cluster.until(lambda name=name: cluster.pids(name), "its process")
         assert len(pids) == 1
