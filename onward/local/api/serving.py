@@ -114,6 +114,8 @@ async def serve(settings: Settings) -> AsyncIterator[Running]:
         store = Store(settings.state / "api.db", history=settings.history, max_pages=settings.max_pages)
     except StoreError as error:
         raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"cannot use {settings.state} as state directory: {error.strerror}; choose another") from None
     try:
         sockets = _bind(settings)
         # The first address of the service range is the API's own, as pods see it (a forwarder brings them here).

@@ -43,6 +43,7 @@ def clone(value: T) -> T:
     return cast(T, decode(encode(value)))
 
 
+FORMAT = "1"
 TABLES = """
 CREATE TABLE IF NOT EXISTS objects (kind TEXT, namespace TEXT, name TEXT, rv INTEGER, body BLOB,
   PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID;
@@ -123,16 +124,29 @@ class Store:
         self._queue: queue.SimpleQueue[_Write | int | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._owned = _own(path)
-        self._sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        os.chmod(path, 0o600)
+        try:
+            self._open(max_pages)
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            os.close(self._owned)
+            raise StoreError(
+                f"cannot use the database {path}: {error}; restore it, or choose another --state"
+            ) from None
+        self._thread = threading.Thread(target=self._write_forever, name="onward-store", daemon=True)
+        self._thread.start()
+
+    def _open(self, max_pages: int) -> None:
+        self._sql = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        os.chmod(self.path, 0o600)
         self._sql.execute("PRAGMA journal_mode=WAL")
         self._sql.execute("PRAGMA synchronous=FULL")
         if max_pages:
             self._sql.execute(f"PRAGMA max_page_count={int(max_pages)}")
         self._sql.executescript(TABLES)
+        self._sql.execute("INSERT OR IGNORE INTO facts VALUES ('format', ?)", (FORMAT,))
+        (made,) = self._sql.execute("SELECT value FROM facts WHERE name = 'format'").fetchone()
+        if made != FORMAT:
+            raise sqlite3.Error(f"it has format {made}, this version of onward reads format {FORMAT}")
         self._load()
-        self._thread = threading.Thread(target=self._write_forever, name="onward-store", daemon=True)
-        self._thread.start()
 
     # -- reading -------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from apiserver import ApiProcess
@@ -38,8 +38,8 @@ def namespace(api: ApiProcess) -> Iterator[str]:
 def kubectl(api: ApiProcess) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Stock kubectl against the server; skips loudly where there is none."""
     found = shutil.which("kubectl")
-    if found is None:
-        pytest.skip("NO KUBECTL ON PATH: the tests with stock kubectl are skipped (1.31 or newer is needed)")
+    if found is None or _minor(found) < 31:
+        pytest.skip("NO KUBECTL 1.31 OR NEWER ON PATH: the tests with stock kubectl are skipped")
     home = api.state / "kube-home"
     home.mkdir(exist_ok=True)
 
@@ -55,5 +55,7 @@ def kubectl(api: ApiProcess) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-def folder() -> Path:
-    return Path(__file__).parent
+def _minor(kubectl: str) -> int:
+    command = [kubectl, "version", "--client", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return int(json.loads(done.stdout)["clientVersion"]["minor"].rstrip("+"))

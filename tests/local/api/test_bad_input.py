@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -181,6 +183,19 @@ def test_a_second_server_and_a_taken_port_are_refused_with_a_sentence(api: ApiPr
     )
     (tmp_path / "file").write_text("")
     assert "cannot use" in _refused(tmp_path / "file")
+
+
+def test_a_database_that_is_none_is_refused_and_left_alone(tmp_path: Path) -> None:
+    junk = b"this is not a database" * 1000
+    (tmp_path / "api.db").write_bytes(junk)
+    assert "cannot use the database" in _refused(tmp_path)
+    assert (tmp_path / "api.db").read_bytes() == junk
+    (tmp_path / "api.db").unlink()
+    with contextlib.closing(sqlite3.connect(tmp_path / "api.db")) as made:
+        made.execute("CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+        made.execute("INSERT INTO facts VALUES ('format', '99')")
+        made.commit()
+    assert "it has format 99, this version of onward reads format 1" in _refused(tmp_path)
 
 
 def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
