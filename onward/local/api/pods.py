@@ -8,7 +8,16 @@ from typing import Any
 from onward.core.quantity import parse as value_of
 from onward.local.api import names
 from onward.local.api.decoding import QUANTITY
-from onward.local.api.status import Cause, duplicate, missing_reference, not_allowed, required, unsupported, wrong
+from onward.local.api.status import (
+    Cause,
+    duplicate,
+    forbidden,
+    missing_reference,
+    not_allowed,
+    required,
+    unsupported,
+    wrong,
+)
 from onward.local.api.store import Store, clone
 
 Json = dict[str, Any]
@@ -292,13 +301,17 @@ def _affinity(affinity: Json, at: str) -> list[Cause]:
     return causes
 
 
-def admit(store: Store, body: Json) -> list[Cause]:
+def admit(store: Store, body: Json) -> None:
     """What a stock cluster's admission refuses in a new pod."""
-    spec = body.get("spec") or {}
-    name = spec.get("priorityClassName")
-    if name and store.get(("priorityclasses.scheduling.k8s.io", "", name)) is None:
-        return [not_allowed("spec.priorityClassName", f"no PriorityClass with name {name} was found")]
-    return []
+    spec, meta = body.get("spec") or {}, body["metadata"]
+    priority, account = spec.get("priorityClassName"), spec.get("serviceAccountName", "default")
+    if priority and store.get(("priorityclasses.scheduling.k8s.io", "", priority)) is None:
+        why = f"no PriorityClass with name {priority} was found"
+        raise forbidden("", "pods", meta.get("name", ""), why)
+    where = meta.get("namespace", "")
+    if account != "default" and store.get(("serviceaccounts", where, account)) is None:
+        why = f'error looking up service account {where}/{account}: serviceaccount "{account}" not found'
+        raise forbidden("", "pods", meta.get("name", ""), why)
 
 
 FIXED = (

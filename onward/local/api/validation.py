@@ -31,9 +31,9 @@ def create(store: Store, registry: Registry, resource: Resource, body: Json) -> 
     if resource.custom:
         causes += structural.validate(resource.raw_schema, body)
         return causes
-    causes += _own(resource, body)
     if resource.key == "pods":
-        causes += pods.admit(store, body)
+        pods.admit(store, body)
+    causes += _own(resource, body)
     if resource.key == "services":
         causes += _free_address(store, body)
     return causes
