@@ -130,13 +130,16 @@ def status(job: str | None, output: str) -> int:
         from onward.agent.control import running_jobs
         from onward.cli.cluster import cluster_is_here, cluster_status
 
-        jobs = len(running_jobs())
+        jobs = bool(running_jobs())
         if cluster_is_here() and not (jobs and output == "json"):
             code = cluster_status(output)
             if not jobs:
                 return code
             print()
-            return max(code, list_jobs(output) if jobs > 1 else go(job, output))
+            try:
+                return max(code, go(job, output))
+            except UsageError:  # more than one, or gone by now
+                return max(code, list_jobs(output))
     return go(job, output)
 
 

@@ -294,18 +294,21 @@ class Agent:
             await asyncio.to_thread(self._sandboxes.sweep, local)
             text = "the pod's supervisor was gone; it is started again"
             self._events.record(pod, PODS, "Warning", "ShimRestarted", text)
-            await asyncio.to_thread(self._restart_shim, local)
+            objects = await fetch_objects(self._client, pod)
+            setting = recipes.volume_setting(self._inputs(_without_tokens(pod), local, objects, {}, {}))
+            try:
+                await asyncio.to_thread(volumes.prepare, setting)
+                await asyncio.to_thread(self._sandboxes.relaunch, local)
+            except (volumes.MountError, WiringError) as e:
+                self._events.record(pod, PODS, "Warning", "FailedMount", str(e))
+                self._queue.add_after(uid, RETRY_S)
+                return
         self._follow(uid)
         if any(kind in v for v in pod["spec"].get("volumes") or [] for kind in volumes.FILES):
             objects = await fetch_objects(self._client, pod)
             setting = recipes.volume_setting(self._inputs(pod, local, objects, {}, {}))
             setting.pod = _without_tokens(pod)
             await asyncio.to_thread(volumes.refresh, setting)
-
-    def _restart_shim(self, local: Local) -> None:
-        self._sandboxes.network(local)
-        self._sandboxes.make_group(local)
-        self._sandboxes.start_shim(local)
 
     async def _end(self, local: Local, grace_s: float) -> None:
         """Order the end, or see it through."""

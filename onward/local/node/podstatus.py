@@ -64,7 +64,7 @@ def _container(container: Obj, facts: Facts, problem: Any, old: list[Obj] | None
     found: Obj = {
         "name": name,
         "image": image,
-        "imageID": f"onward://host/{image}" if known and known["state"] != "waiting" else "",
+        "imageID": f"onward://host/{image}" if known and known.get("containerID") else "",
         "restartCount": 0,
         "ready": False,
         "started": False,

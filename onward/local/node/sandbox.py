@@ -133,12 +133,22 @@ class Sandboxes:
 
     def launch(self, local: Local, recipe: Obj) -> None:
         """Start the shim. It outlives us: a session of its own, nothing of ours held open."""
-        for container in recipe["containers"]:
-            for entry in container["mounts"]:
-                self._mountpoints.need(entry["target"], not os.path.isdir(entry["source"]), local.uid)
+        self._need(local, recipe)
         file = local.place / "recipe.json"
         file.touch(0o600)
         file.write_text(json.dumps(recipe))
+        self.start_shim(local)
+
+    def _need(self, local: Local, recipe: Obj) -> None:
+        for container in recipe["containers"]:
+            for entry in container["mounts"]:
+                self._mountpoints.need(entry["target"], not os.path.isdir(entry["source"]), local.uid)
+
+    def relaunch(self, local: Local) -> None:
+        """Its shim is gone, perhaps with the whole machine: make what a restart has taken away, and start another."""
+        self.network(local)
+        self.make_group(local)
+        self._need(local, json.loads((local.place / "recipe.json").read_text()))
         self.start_shim(local)
 
     def start_shim(self, local: Local) -> None:
