@@ -39,8 +39,7 @@ async def answer(server: Server, request: web.Request, target: Target, options: 
         raise handled_as(resource.kind, resource.version, str(error)) from None
     body.update(apiVersion=resource.api_version, kind=resource.kind)
     body.setdefault("metadata", {})
-    user = str(request.get("user", "admin"))
-    body["status"] = _status(server, resource.kind, body, user)
+    body["status"] = _status(server, resource.kind, body, server.identify(request))
     return reply(body, 201)
 
 

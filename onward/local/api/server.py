@@ -70,7 +70,7 @@ class Server:
         if path in ("/healthz", "/livez", "/readyz"):
             return web.Response(text="ok")
         if not path.startswith("/version") or request.headers.get("Authorization"):
-            self._check_token(request)
+            self.identify(request)
         if path == "/version":
             return _json(discovery.VERSION)
         if request.method == "GET":
@@ -79,15 +79,13 @@ class Server:
                 return found
         return await self._resource(request)
 
-    def _check_token(self, request: web.Request) -> None:
+    def identify(self, request: web.Request) -> str:
+        """Who asks; 401 for anybody without a good token."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        given = given.strip()
-        if scheme.lower() == "bearer":
-            user = self.user_of(given)
-            if user is not None:
-                request["user"] = user
-                return
-        raise ApiError(401, "Unauthorized", "Unauthorized")
+        user = self.user_of(given.strip()) if scheme.lower() == "bearer" else None
+        if user is None:
+            raise ApiError(401, "Unauthorized", "Unauthorized")
+        return user
 
     def user_of(self, given: str) -> str | None:
         for token, user in self.tokens.items():
