@@ -214,7 +214,8 @@ def _tell(plan: Plan, state: Path, merge: bool) -> None:
     first = plan.nodes[0].capacity
     each = ", ".join(f"{name} {value}" for name, value in first.items() if name != "pods")
     same = all(n.capacity == first for n in plan.nodes)
-    print(f"The cluster is up: {len(plan.nodes)} nodes{f', each with {each}' if same else ''}.")
+    count = f"{len(plan.nodes)} node{'' if len(plan.nodes) == 1 else 's'}"
+    print(f"The cluster is up: {count}{f', each with {each}' if same else ''}.")
     file = state / "kubeconfig"
     if merge:
         print(kubeconfig.merge(file))
