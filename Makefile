@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
-.PHONY: demo test lint nightly bench clean
+.PHONY: demo test test-cluster lint nightly bench clean
 
 demo: $(STAMP)
 	$(BIN)/onward demo
@@ -16,6 +16,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The transcript of API requests against a real kube-apiserver (KUBECONFIG, or KUBEBUILDER_ASSETS).
+test-cluster: $(STAMP)
+	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q tests/local/api/test_transcript.py
 
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -q -m nightly

@@ -32,10 +32,24 @@ class _Verbs(click.Group):
         return list(self.commands)
 
 
+class _Chapters(_Verbs):
+    """The help lists jobs first, then what is about clusters."""
+
+    CLUSTER = ("up", "down", "apply", "get", "describe", "logs", "wait", "delete")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        clusters = [v for v in self.CLUSTER if v in self.commands]
+        jobs = [v for v in self.commands if v not in clusters]
+        for title, verbs in (("Jobs", jobs), ("A Kubernetes, on this machine or elsewhere", clusters)):
+            with formatter.section(title):
+                width = formatter.width - 20
+                formatter.write_dl([(v, self.commands[v].get_short_help_str(width)) for v in verbs])
+
+
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=_Verbs, epilog=EPILOG, context_settings=SETTINGS)
+@click.group(cls=_Chapters, epilog=EPILOG, context_settings=SETTINGS)
 def commands() -> None:
     """Distributed training that only moves onward: a dead, failing or hung process costs a moment and no step.
 
@@ -44,6 +58,7 @@ def commands() -> None:
       onward status                                        see how it stands
       onward chaos kind=kill,rank=2                        rehearse a fault
       onward fault list                                    see what is known to be wrong
+      onward up; onward apply -f job.yaml                  a Kubernetes on this machine, and a job on it
     """
 
 
@@ -81,7 +96,14 @@ def chaos(words: tuple[str, ...], wait: float) -> int:
       onward chaos kind=kill,rank=2
       onward chaos myjob kind=exception,rank=1,step=500,at=optimizer
       onward chaos kind=kill-manager
+
+    Nodes of the cluster that onward up has started: NODE is stopped, started, cut off, healed, drained or reported as
+    sub-healthy by onward chaos node stop|start|partition|heal|drain|sub-health NODE.
     """
+    if words and words[0] == "node":
+        from onward.cli.cluster import chaos_node
+
+        return chaos_node(words[1:])
     from onward.cli.chaos import chaos as go
 
     return go(words, wait)
@@ -100,9 +122,24 @@ def ps(output: str) -> int:
 @click.argument("job", required=False)
 @_output
 def status(job: str | None, output: str) -> int:
-    """Show how a running job stands: phase, steps, ranks, incidents."""
+    """Show how a running job stands, and the cluster of onward up."""
+    from onward.cli.look import ps as list_jobs
     from onward.cli.look import status as go
 
+    if job is None:
+        from onward.agent.control import running_jobs
+        from onward.cli.cluster import cluster_is_here, cluster_status
+
+        jobs = bool(running_jobs())
+        if cluster_is_here() and not (jobs and output == "json"):
+            code = cluster_status(output)
+            if not jobs:
+                return code
+            print()
+            try:
+                return max(code, go(job, output))
+            except UsageError:  # more than one, or gone by now
+                return max(code, list_jobs(output))
     return go(job, output)
 
 
@@ -244,6 +281,17 @@ def manager(
             journal=journal,
         )
     )
+
+
+def _cluster_verbs() -> None:
+    from onward.cli.cluster import CLUSTER_VERBS
+    from onward.cli.objects import OBJECT_VERBS
+
+    for verb in (*CLUSTER_VERBS, *OBJECT_VERBS):
+        commands.add_command(verb)
+
+
+_cluster_verbs()
 
 
 @commands.command()

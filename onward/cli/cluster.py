@@ -1,0 +1,84 @@
+"""`onward up`, `onward down`, `onward chaos node`: the cluster on this machine. The work is done in `onward.local`, by
+processes of its own; this is its command line.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import click
+
+from onward.errors import UsageError
+from onward.kube.access import local_state
+
+CHAOS = ("stop", "start", "partition", "heal", "drain", "sub-health")
+
+
+def _local(*words: str) -> int:
+    sys.stdout.flush()
+    return subprocess.run([sys.executable, "-m", "onward.local", *words], check=False).returncode
+
+
+def _words(given: dict[str, object]) -> list[str]:
+    """Flags as they were typed; those that were not are left out."""
+    found: list[str] = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            found.append(flag)
+        elif isinstance(value, tuple):
+            found += [word for each in value for word in (flag, str(each))]
+        elif value is not None and value is not False:
+            found += [flag, str(value)]
+    return found
+
+
+STATE = click.option("--state", metavar="DIR", help="Where the cluster lives (default ~/.local/state/onward/cluster).")
+
+
+@click.command("up")
+@click.option("--nodes", type=int, metavar="N", help="How many nodes (default 4).")
+@click.option("--cpus", metavar="N", help="Cpus of each node (default 8).")
+@click.option("--memory", metavar="SIZE", help="Memory of each node (default 16Gi).")
+@click.option("--gpus", type=int, metavar="N", help="nvidia.com/gpu of each node (default 0).")
+@click.option("--node-file", metavar="FILE", help="Nodes as a YAML file lists them: labels, taints, resources.")
+@click.option("--nfs", multiple=True, metavar="SERVER:/PATH=DIR", help="What an nfs volume is on this machine.")
+@click.option("--port", type=int, metavar="PORT", help="Port of the API on 127.0.0.1 (default: a free one).")
+@click.option("--network", type=click.Choice(["auto", "pods", "loopback"]), help="pods: each has an address (root).")
+@click.option("--merge-kubeconfig", is_flag=True, help="Add the cluster to ~/.kube/config as the current one.")
+@click.option("--crash-backoff", type=float, metavar="S", help="First wait of a crashing container (default 10).")
+@click.option("--node-lease", type=float, metavar="S", help="A node is NotReady after four times this (default 10).")
+@click.option("--evict-after", type=float, metavar="S", help="Pods of a lost node are deleted then (default 300).")
+@STATE
+def up(**given: object) -> int:
+    """Start a Kubernetes on this machine: kubectl works, and pods are processes."""
+    return _local("up", *_words(given))
+
+
+@click.command("down")
+@click.option("--keep", is_flag=True, help="Keep its objects for the next onward up.")
+@click.option("--grace", type=float, metavar="S", help="Time for pods to end (default 2).")
+@STATE
+def down(**given: object) -> int:
+    """End that Kubernetes and everything it started."""
+    return _local("down", *_words(given))
+
+
+CLUSTER_VERBS = (up, down)
+
+
+def cluster_is_here() -> bool:
+    return (local_state() / "cluster.json").exists()
+
+
+def cluster_status(output: str) -> int:
+    return _local("status", "--output", output)
+
+
+def chaos_node(words: Sequence[str]) -> int:
+    if len(words) < 2 or words[0] not in CHAOS:
+        raise UsageError(f"write onward chaos node {'|'.join(CHAOS)} NODE")
+    verb, *nodes = words
+    return max(_local("chaos", verb, node) for node in nodes)

@@ -1,0 +1,131 @@
+"""An informer: what the server holds of one kind, kept up to date, and a word on each change.
+
+List once, then watch from that version. Bookmarks move the version on while nothing happens, so a watch that breaks is
+taken up again without a new list; 410 (the version is too old) is the one case that lists again, and what vanished
+meanwhile is then reported as deleted. Handlers hear of an object's newest state, not of each state it went through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from onward.kube.client import ApiError, Client, Unreachable, backoff_s
+from onward.kube.objects import Obj, Resource, key_of, version_of
+from onward.log import get_logger
+
+log: logging.Logger = get_logger("kube.informer")
+
+WATCH_S = 300
+Handler = Callable[[Obj | None, Obj | None], None]  # (before, after); None: did not exist, or does not any more
+
+
+class Informer:
+    """Start with `run()` in a task; read `get` and iterate at any time after `synced()`."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        on_change: Handler | None = None,
+        **params: str,
+    ) -> None:
+        self._client, self.resource, self._namespace, self._params = client, resource, namespace, params
+        self._objects: dict[str, Obj] = {}
+        self._handlers: list[Handler] = [on_change] if on_change else []
+        self._synced = asyncio.Event()
+        self._version = ""
+        self.lists = 0  # how often everything had to be read; tests and metrics look at it
+        self.healthy = False
+
+    def subscribe(self, handler: Handler) -> None:
+        self._handlers.append(handler)
+
+    async def synced(self, timeout_s: float = 60.0) -> None:
+        try:
+            await asyncio.wait_for(self._synced.wait(), timeout_s)
+        except asyncio.TimeoutError as e:
+            raise Unreachable(f"{self.resource.plural} could not be listed within {timeout_s:g} s") from e
+
+    def get(self, key: str) -> Obj | None:
+        return self._objects.get(key)
+
+    def __iter__(self) -> Iterator[Obj]:
+        return iter(list(self._objects.values()))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    async def run(self) -> None:
+        """For ever; ends when cancelled."""
+        failures = 0
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                failures = await self._watch(failures)
+            except ApiError as e:
+                self.healthy = False
+                if e.code == 410 or e.reason in ("Expired", "Gone"):
+                    log.info("%s: the version is too old; listing again", self.resource.plural)
+                    self._version = ""
+                    continue
+                log.warning("%s: %s", self.resource.plural, e)
+                failures += 1
+            except Unreachable as e:
+                self.healthy = False
+                log.info("%s", e)
+                failures += 1
+            if failures:
+                await asyncio.sleep(backoff_s(failures))
+
+    async def _list(self) -> None:
+        whole = await self._client.list(self.resource, self._namespace, **self._params)
+        self.lists += 1
+        found = {key_of(obj): self._complete(obj) for obj in whole["items"]}
+        for key in [key for key in self._objects if key not in found]:
+            self._put(key, None)
+        for key, obj in found.items():
+            self._put(key, obj)
+        self._version = version_of(whole)
+        self._synced.set()
+        self.healthy = True
+
+    def _complete(self, obj: Obj) -> Obj:
+        """Items of a list come without their kind."""
+        obj.setdefault("apiVersion", self.resource.api_version)
+        obj.setdefault("kind", self.resource.kind)
+        return obj
+
+    async def _watch(self, failures: int) -> int:
+        params = {"timeoutSeconds": str(WATCH_S), **self._params}
+        async for event in self._client.watch(self.resource, self._namespace, self._version, **params):
+            failures = 0
+            self.healthy = True
+            obj = event["object"]
+            match event["type"]:
+                case "ADDED" | "MODIFIED":
+                    self._put(key_of(obj), self._complete(obj))
+                case "DELETED":
+                    self._put(key_of(obj), None, last=obj)
+                case "BOOKMARK":
+                    pass
+            self._version = version_of(obj) or self._version
+        return failures
+
+    def _put(self, key: str, new: Obj | None, last: Obj | None = None) -> None:
+        old = self._objects.get(key)
+        if new is None:
+            self._objects.pop(key, None)
+            old = last or old
+            if old is None:
+                return
+        else:
+            if old is not None and version_of(old) == version_of(new):
+                return
+            self._objects[key] = new
+        for handler in self._handlers:
+            handler(old, new)

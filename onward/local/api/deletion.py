@@ -1,0 +1,116 @@
+"""Deleting: preconditions, grace periods, finalizers and propagation, one object at a time.
+
+Who depends on the object is none of this module's business; `garbage.py` follows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.local.api.clock import now, now_text, parse
+from onward.local.api.request import DeleteOptions, Target
+from onward.local.api.rest import Api
+from onward.local.api.status import conflict, forbidden, success
+from onward.local.api.store import Item, clone
+
+Json = dict[str, Any]
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+# Kinds whose delete answers with the object itself, as it last was.
+SHOWN_WHEN_GONE = {"pods", "services", "serviceaccounts", "persistentvolumes", "persistentvolumeclaims", "podtemplates",
+                   "resourcequotas"}  # fmt: skip
+KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
+
+
+async def delete(api: Api, target: Target, options: DeleteOptions) -> tuple[Item, bool]:
+    """Deletes or marks for deletion. Returns what is left to show, and whether the object is gone."""
+    resource, key = target.resource, api.key(target)
+    async with api.store.lock(key):
+        current = api.get(target)
+        meta = current.body["metadata"]
+        _preconditions(api, target, current, options)
+        if resource.key == "namespaces" and target.name in KEPT_NAMESPACES:
+            raise forbidden("", "namespaces", target.name, "this namespace may not be deleted")
+        new = clone(current.body)
+        _propagation(new, options.propagation)
+        grace = _grace(resource.key, new, options.grace)
+        if not new["metadata"].get("finalizers") and not grace and resource.key != "namespaces":
+            if options.dry_run:
+                return current, True
+            if resource.key == "pods" and meta.get("deletionTimestamp"):
+                new["metadata"]["deletionGracePeriodSeconds"] = 0
+            return await api.store.remove(key, new), True
+        _mark(resource.key, new, grace)
+        if new == current.body or options.dry_run:
+            return current, False
+        _raise_generation(new, current.body)
+        return await api.store.put(key, new), False
+
+
+def _preconditions(api: Api, target: Target, current: Item, options: DeleteOptions) -> None:
+    resource, meta = target.resource, current.body["metadata"]
+    if options.uid and options.uid != meta["uid"]:
+        why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {meta['uid']}"
+        raise conflict(resource.group, resource.plural, target.name, why)
+    if options.version and options.version != meta["resourceVersion"]:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {options.version}, ResourceVersion in object meta: "
+            f"{meta['resourceVersion']}"
+        )
+        raise conflict(resource.group, resource.plural, target.name, why)
+
+
+def _propagation(new: Json, policy: str) -> None:
+    """The policy of the latest request decides which of the two collector's finalizers is there."""
+    finalizers = list(new["metadata"].get("finalizers") or ())
+    if policy:
+        finalizers = [each for each in finalizers if each not in (FOREGROUND, ORPHAN)]
+        if policy == "Foreground":
+            finalizers.append(FOREGROUND)
+        elif policy == "Orphan":
+            finalizers.append(ORPHAN)
+    if finalizers:
+        new["metadata"]["finalizers"] = finalizers
+    else:
+        new["metadata"].pop("finalizers", None)
+
+
+def _grace(kind: str, body: Json, asked: int | None) -> int:
+    if kind != "pods":
+        return 0
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return 0
+    return asked if asked is not None else int(spec.get("terminationGracePeriodSeconds", 30))
+
+
+def _mark(kind: str, new: Json, grace: int) -> None:
+    meta = new["metadata"]
+    if kind == "namespaces":
+        new.setdefault("status", {})["phase"] = "Terminating"
+    marked = parse(meta.get("deletionTimestamp", ""))
+    if marked is None:
+        meta["deletionTimestamp"] = now_text(grace)
+        meta["deletionGracePeriodSeconds"] = grace
+    elif grace < meta.get("deletionGracePeriodSeconds", 0):  # a grace period can only become shorter
+        if marked > now():
+            meta["deletionTimestamp"] = now_text(grace)
+        meta["deletionGracePeriodSeconds"] = grace
+
+
+def _raise_generation(new: Json, old: Json) -> None:
+    if "generation" in new["metadata"] and not old["metadata"].get("deletionTimestamp"):
+        new["metadata"]["generation"] += 1
+
+
+def outcome(target: Target, item: Item, gone: bool) -> Json | None:
+    """The Status that answers a finished delete; None where the marked object itself is the answer."""
+    resource = target.resource
+    if not gone or resource.key in SHOWN_WHEN_GONE:
+        return None
+    details = {
+        "name": target.name,
+        "group": resource.group,
+        "kind": resource.plural,
+        "uid": item.body["metadata"]["uid"],
+    }
+    return success(details={key: value for key, value in details.items() if value})

@@ -1,0 +1,113 @@
+"""Strategic merge patch: lists merge by their keys, with the directives kubectl sends.
+
+Directives: `$patch: delete|replace|merge`, `$retainKeys`, `$deleteFromPrimitiveList/F`, `$setElementOrder/F`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.local.api.schema import Schema
+from onward.local.api.status import bad_request
+from onward.local.api.store import clone
+
+Json = dict[str, Any]
+ORDER, REMOVE = "$setElementOrder/", "$deleteFromPrimitiveList/"
+
+
+def merge(schema: Schema | None, current: Any, patch: Any) -> Any:
+    """`current` with `patch` applied; never changes its arguments."""
+    if not isinstance(patch, dict):
+        return clone(patch)
+    return _objects(schema, current if isinstance(current, dict) else {}, patch)
+
+
+def _child(schema: Schema | None, name: str) -> Schema | None:
+    if schema is None:
+        return None
+    if schema.kind == "map":
+        return schema.items
+    field = schema.fields.get(name)
+    return field.schema if field is not None else None
+
+
+def _objects(schema: Schema | None, current: Json, patch: Json) -> Json:
+    directive = patch.get("$patch")
+    if directive == "delete":
+        return {}
+    if directive == "replace":
+        return {key: clone(value) for key, value in patch.items() if key != "$patch"}
+    if directive not in (None, "merge"):
+        raise bad_request(f"invalid $patch value {str(directive)[:60]!r}: use delete, replace or merge")
+    result = dict(current)
+    retain = patch.get("$retainKeys")
+    if retain is not None:
+        if not isinstance(retain, list):
+            raise bad_request("$retainKeys must be a list of names")
+        result = {key: value for key, value in result.items() if key in retain}
+    for key, value in patch.items():
+        if key in ("$patch", "$retainKeys") or key.startswith(ORDER):
+            continue
+        if key.startswith(REMOVE):
+            name = key[len(REMOVE) :]
+            gone = value if isinstance(value, list) else []
+            if isinstance(result.get(name), list):
+                result[name] = [each for each in result[name] if each not in gone]
+            continue
+        if value is None:
+            result.pop(key, None)
+            continue
+        child = _child(schema, key)
+        if isinstance(value, dict):
+            result[key] = _objects(child, result[key] if isinstance(result.get(key), dict) else {}, value)
+        elif isinstance(value, list):
+            result[key] = _lists(child, result.get(key), value, key)
+        else:
+            result[key] = value
+    for key, value in patch.items():
+        if key.startswith(ORDER):
+            name = key[len(ORDER) :]
+            child = _child(schema, name)
+            if isinstance(result.get(name), list) and isinstance(value, list):
+                result[name] = _ordered(child.merge_key if child else "", result[name], value)
+    return result
+
+
+def _lists(schema: Schema | None, current: Any, patch: list[Any], name: str) -> list[Any]:
+    have = current if isinstance(current, list) else []
+    if schema is None or "merge" not in schema.patch:
+        return [clone(each) for each in patch if not (isinstance(each, dict) and each.get("$patch") == "replace")]
+    key = schema.merge_key
+    if not key:  # a list of plain values: a set
+        return [*have, *[each for each in patch if each not in have]]
+    if any(isinstance(each, dict) and each.get("$patch") == "replace" for each in patch):
+        return [clone(each) for each in patch if not (isinstance(each, dict) and "$patch" in each)]
+    result = list(have)
+    for each in patch:
+        if not isinstance(each, dict):
+            raise bad_request(f"{name}: each element of the patch must be an object with its merge key {key}")
+        if key not in each:
+            raise bad_request(f"map: {str(each)[:200]} does not contain declared merge key: {key}")
+        at = next((i for i, old in enumerate(result) if isinstance(old, dict) and old.get(key) == each[key]), None)
+        if each.get("$patch") == "delete":
+            if at is not None:
+                del result[at]
+        elif at is None:
+            result.append(_objects(schema.items, {}, each))
+        else:
+            result[at] = _objects(schema.items, result[at], each)
+    return result
+
+
+def _ordered(key: str, values: list[Any], order: list[Any]) -> list[Any]:
+    """The listed elements in the listed order; others keep their place relative to what stood before them."""
+
+    def name(each: Any) -> Any:
+        return each.get(key) if key and isinstance(each, dict) else each
+
+    wanted = [name(each) for each in order]
+    listed = sorted((each for each in values if name(each) in wanted), key=lambda each: wanted.index(name(each)))
+    result, queue = [], iter(listed)
+    for each in values:
+        result.append(next(queue) if name(each) in wanted else each)
+    return result

@@ -1,0 +1,257 @@
+"""A recipe: everything a shim needs to know to run a pod, worked out once. No object of the API is looked at after."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onward.core import quantity
+from onward.kube.objects import Obj
+from onward.local.node import devices, environment, volumes
+from onward.local.node.environment import Lookup
+from onward.local.plan import DNS_ADDRESS, DOMAIN
+
+GIVE_UP_GRPC = "grpc probes are not supported on one machine; the container counts as healthy"
+
+
+class CreateError(Exception):
+    """A container cannot be created: (container, reason, message)."""
+
+    def __init__(self, container: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.container, self.reason, self.message = container, reason, message
+
+
+@dataclass
+class Inputs:
+    """What a pod's containers are made of, besides the pod."""
+
+    pod: Obj
+    place: Path
+    cluster: str
+    network: str
+    netns: str
+    cgroup: list[str]
+    cgroup_version: int
+    facts: Mapping[str, str]
+    services: Mapping[str, str]
+    devices: Mapping[str, dict[str, list[int]]]
+    node_devices: Mapping[str, int]
+    lookup: Lookup
+    nfs: dict[str, str]
+    tokens: Mapping[str, str]
+    ca: str
+    started_at: float
+    backoff_s: tuple[float, float]
+
+
+def build(inputs: Inputs) -> tuple[Obj, list[str]]:
+    """The recipe, and notes for people."""
+    pod, spec = inputs.pod, inputs.pod["spec"]
+    notes: list[str] = []
+    setting = volume_setting(inputs)
+    sources = volumes.prepare(setting)
+    etc = _etc(inputs) if os.geteuid() == 0 else []
+    containers = []
+    for init, given in ((True, spec.get("initContainers")), (False, spec["containers"])):
+        containers += [_container(inputs, c, init, sources, etc, notes) for c in given or []]
+    metadata = pod["metadata"]
+    recipe = {
+        "uid": metadata["uid"],
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "hostname": "" if spec.get("hostNetwork") else hostname(pod),
+        "netns": inputs.netns,
+        "address": inputs.facts.get("podIP", ""),
+        "cgroup": inputs.cgroup,
+        "cgroup_version": inputs.cgroup_version,
+        "restart_policy": spec.get("restartPolicy") or "Always",
+        "grace_s": spec.get("terminationGracePeriodSeconds", 30),
+        "deadline_s": spec.get("activeDeadlineSeconds"),
+        "started_at": inputs.started_at,
+        "backoff_s": list(inputs.backoff_s),
+        "containers": containers,
+    }
+    return recipe, notes
+
+
+def volume_setting(inputs: Inputs) -> volumes.Setting:
+    return volumes.Setting(
+        pod=inputs.pod,
+        place=inputs.place,
+        cluster=inputs.cluster,
+        nfs=inputs.nfs,
+        facts=inputs.facts,
+        lookup=inputs.lookup,
+        tokens=inputs.tokens,
+        ca=inputs.ca,
+    )
+
+
+def hostname(pod: Obj) -> str:
+    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
+
+
+def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], etc: list[Obj], notes: list[str]) -> Obj:
+    pod, name = inputs.pod, c["name"]
+    if not c.get("command"):
+        raise CreateError(
+            name,
+            "CreateContainerError",
+            f"container {name} has no command, and images are not pulled here, so the entrypoint of {c.get('image')!r} "
+            f"is not known; write the command into the pod",
+        )
+    env = _environment(inputs, c)
+    try:
+        mounts = volumes.mounts(c, sources, env)
+    except volumes.MountError as e:
+        raise CreateError(name, "CreateContainerConfigError", str(e)) from e
+    if mounts and os.geteuid() != 0:
+        mounts = _without_root(mounts, name)
+    message_file = ""
+    if os.geteuid() == 0:
+        mounts = [m for m in etc if m["target"] not in {n["target"] for n in mounts}] + mounts
+        message_file = str(inputs.place / f"termination-{name}")
+        Path(message_file).touch()
+        target = c.get("terminationMessagePath") or "/dev/termination-log"
+        mounts.append({"source": message_file, "target": target, "readonly": False})
+    limits = (c.get("resources") or {}).get("limits") or {}
+    found = {
+        "name": name,
+        "init": init,
+        "sidecar": init and c.get("restartPolicy") == "Always",
+        "argv": [environment.expand(str(word), env) for word in [*c["command"], *(c.get("args") or [])]],
+        "env": env,
+        "cwd": c.get("workingDir") or "/",
+        "mounts": mounts,
+        "message_file": message_file,
+        "message_from_log": c.get("terminationMessagePolicy") == "FallbackToLogsOnError",
+        "memory_bytes": quantity.whole(limits.get("memory", 0)),
+        "cpu_millis": quantity.millis(limits.get("cpu", 0)),
+        "hooks": c.get("lifecycle") or {},
+        "probes": _probes(c, notes),
+        **_user(pod, c),
+    }
+    return found
+
+
+def _without_root(mounts: list[Obj], name: str) -> list[Obj]:
+    """A path that already shows the volume needs no mount; anything else needs root."""
+    needed = [m for m in mounts if os.path.realpath(m["source"]) != os.path.realpath(m["target"])]
+    needed = [m for m in needed if not m["target"].startswith("/var/run/secrets/kubernetes.io/")]
+    if needed:
+        paths = ", ".join(m["target"] for m in needed)
+        raise volumes.MountError(
+            f"container {name}: {paths} cannot be mounted, because onward up was not started as root; "
+            f"start it as root, or use a hostPath at its own path"
+        )
+    return []
+
+
+def _environment(inputs: Inputs, c: Obj) -> dict[str, str]:
+    pod, name = inputs.pod, c["name"]
+    own = environment.base()
+    own["HOSTNAME"] = hostname(pod)
+    if any(r.startswith("nvidia.com/") for r in inputs.node_devices):
+        own |= {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+    own |= devices.variables(inputs.devices.get(name) or {})
+    try:
+        own |= environment.build(pod, c, inputs.services, inputs.facts, inputs.lookup)
+    except environment.ConfigError as e:
+        raise CreateError(name, "CreateContainerConfigError", str(e)) from e
+    own["ONWARD_CONTAINER"] = f"{pod['metadata']['uid']}/{name}"  # how its processes are found, whatever happens
+    return own
+
+
+def _probes(c: Obj, notes: list[str]) -> Obj:
+    found = {}
+    ports = {p.get("name"): p["containerPort"] for p in c.get("ports") or []}
+    for kind in ("startup", "liveness", "readiness"):
+        probe = c.get(f"{kind}Probe")
+        if not probe:
+            continue
+        if "grpc" in probe:
+            notes.append(f"container {c['name']}: {GIVE_UP_GRPC}")
+            continue
+        probe = dict(probe)
+        for action in ("httpGet", "tcpSocket"):
+            if action in probe:
+                port = probe[action].get("port")
+                probe[action] = {**probe[action], "port": ports.get(port, port)}
+        found[kind] = probe
+    return found
+
+
+def _user(pod: Obj, c: Obj) -> dict[str, Any]:
+    of_pod, own = pod["spec"].get("securityContext") or {}, c.get("securityContext") or {}
+    uid = own.get("runAsUser", of_pod.get("runAsUser"))
+    gid = own.get("runAsGroup", of_pod.get("runAsGroup"))
+    if own.get("runAsNonRoot", of_pod.get("runAsNonRoot")) and (uid == 0 or (uid is None and os.geteuid() == 0)):
+        raise CreateError(
+            c["name"], "CreateContainerConfigError", "container has runAsNonRoot and would run as root; set runAsUser"
+        )
+    if os.geteuid() != 0:
+        return {}
+    groups = [*(of_pod.get("supplementalGroups") or []), *([of_pod["fsGroup"]] if "fsGroup" in of_pod else [])]
+    if uid is None and gid is None and not groups:
+        return {}
+    return {"uid": uid, "gid": gid if gid is not None else 0, "groups": groups}
+
+
+def _etc(inputs: Inputs) -> list[Obj]:
+    """/etc/hosts and /etc/resolv.conf, where the pod has a network of its own."""
+    if inputs.network != "pods":
+        return []
+    place, found = inputs.place / "etc", []
+    place.mkdir(exist_ok=True)
+    texts = {"hosts": _hosts(inputs), "resolv.conf": resolv_conf(inputs.pod)}
+    for name, text in texts.items():
+        if text is None:
+            continue
+        (place / name).write_text(text)
+        found.append({"source": str(place / name), "target": os.path.realpath(f"/etc/{name}"), "readonly": False})
+    return found
+
+
+def _hosts(inputs: Inputs) -> str:
+    pod = inputs.pod
+    lines = ["# written by onward for this pod", "127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
+    name = hostname(pod)
+    names = [name]
+    if pod["spec"].get("subdomain"):
+        names.insert(0, f"{name}.{pod['spec']['subdomain']}.{pod['metadata']['namespace']}.svc.{DOMAIN}")
+    lines.append(f"{inputs.facts.get('podIP', '127.0.0.1')}\t{' '.join(names)}")
+    for alias in pod["spec"].get("hostAliases") or []:
+        lines.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames') or [])}")
+    return "\n".join(lines) + "\n"
+
+
+def resolv_conf(pod: Obj) -> str | None:
+    """None: this machine's own."""
+    spec = pod["spec"]
+    policy = spec.get("dnsPolicy") or "ClusterFirst"
+    if policy == "Default" or (policy == "ClusterFirst" and spec.get("hostNetwork")):
+        return None
+    config = spec.get("dnsConfig") or {}
+    servers, searches, options = [], [], []
+    if policy != "None":
+        servers = [DNS_ADDRESS]
+        searches = [f"{pod['metadata']['namespace']}.svc.{DOMAIN}", f"svc.{DOMAIN}", DOMAIN]
+        options = ["ndots:5"]
+    servers += config.get("nameservers") or []
+    searches += config.get("searches") or []
+    for option in config.get("options") or []:
+        word = option["name"] + (f":{option['value']}" if option.get("value") else "")
+        options = [o for o in options if o.partition(":")[0] != option["name"]] + [word]
+    lines = [f"nameserver {s}" for s in servers]
+    lines += [f"search {' '.join(searches)}"] if searches else []
+    lines += [f"options {' '.join(options)}"] if options else []
+    return "\n".join(lines) + "\n"
+
+
+def words(argv: list[str]) -> str:
+    return shlex.join(argv)

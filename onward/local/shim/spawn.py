@@ -1,0 +1,141 @@
+"""Starting a process as a container: in its control group, with its volumes mounted, under its user; and starting
+another one beside it (exec, probes, hooks).
+
+The child tells through a pipe how far it came; a pipe that closes without a word means that the command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from onward.local.shim import cgroups, linux
+
+Spec = dict[str, Any]
+
+
+class StartError(Exception):
+    """The command could not be started."""
+
+
+def start(spec: Spec, group: cgroups.Group, out: int, err: int) -> int:
+    """Fork and exec a container. Returns its pid once the command runs."""
+    return _fork(lambda: _become_container(spec, group, out, err))
+
+
+def beside(spec: Spec, group: cgroups.Group, main: int, argv: list[str], out: int) -> int:
+    """Run a command in the namespaces of a container that runs (`main` is its process)."""
+    return _fork(lambda: _become_beside(spec, group, main, argv, out))
+
+
+def aside(work: Any, out: int) -> int:
+    """Fork to run `work()`, which writes to stdout and returns an exit code. For probes, which may block."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _child_signals()
+        os.dup2(out, 1)
+        os._exit(int(work()))
+    finally:
+        os._exit(1)
+
+
+def _fork(become: Any) -> int:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            become()
+        except FileNotFoundError as e:
+            _tell(write, f'exec: "{e.filename}": {not_found(str(e.filename))}')
+        except OSError as e:
+            _tell(write, f"{e.strerror or e}" + (f": {e.filename}" if e.filename else ""))
+        except BaseException as e:
+            _tell(write, repr(e))
+        finally:
+            os._exit(127)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read(4096)
+    if said:
+        os.waitpid(pid, 0)
+        raise StartError(said.decode(errors="replace"))
+    return pid
+
+
+def not_found(name: str) -> str:
+    return "no such file or directory" if "/" in name else "executable file not found in $PATH"
+
+
+def _tell(pipe: int, text: str) -> None:
+    os.write(pipe, text.encode()[:4096])
+
+
+def _child_signals() -> None:
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _become_container(spec: Spec, group: cgroups.Group, out: int, err: int) -> None:
+    os.setsid()
+    _child_signals()
+    group.enter()
+    if spec.get("mounts"):
+        linux.unshare(linux.CLONE_NEWNS)
+        linux.mount("none", "/", flags=linux.MS_REC | linux.MS_SLAVE)
+        for entry in spec["mounts"]:
+            _mount(entry)
+    null = os.open("/dev/null", os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    become(spec, spec["argv"])
+
+
+def _become_beside(spec: Spec, group: cgroups.Group, main: int, argv: list[str], out: int) -> None:
+    os.setsid()
+    _child_signals()
+    if spec.get("mounts"):
+        linux.enter(f"/proc/{main}/ns/mnt", linux.CLONE_NEWNS)
+    group.enter()
+    null = os.open("/dev/null", os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+    become(spec, argv)
+
+
+def _mount(entry: Spec) -> None:
+    source, target = entry["source"], entry["target"]
+    linux.mount(source, target, flags=linux.MS_BIND | linux.MS_REC)
+    if entry.get("readonly"):
+        linux.mount("none", target, flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY)
+
+
+def become(spec: Spec, argv: list[str]) -> None:
+    try:
+        os.chdir(spec.get("cwd") or "/")
+    except OSError as e:
+        raise OSError(e.errno, f"working directory {spec.get('cwd')}: {e.strerror}") from None
+    if spec.get("gid") is not None:
+        os.setgroups(spec.get("groups") or [])
+        os.setgid(spec["gid"])
+    if spec.get("uid") is not None:
+        os.setuid(spec["uid"])
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # changing the user clears it
+    exec_in_path(argv, spec["env"])
+
+
+def exec_in_path(argv: list[str], env: dict[str, str]) -> None:
+    """Look the command up in the container's PATH, not in ours."""
+    name = argv[0]
+    if "/" in name:
+        os.execve(name, argv, env)
+    for place in env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
+        path = f"{place or '.'}/{name}"
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            os.execve(path, argv, env)
+    raise FileNotFoundError(2, "not found", name)

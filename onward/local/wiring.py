@@ -1,0 +1,223 @@
+"""The network of the cluster, made of this machine's own parts: namespaces, bridges and virtual cables.
+
+    this machine --- switch --- node-1 --- pods of node-1
+                       |   `--- node-2 --- pods of node-2
+                       `- service addresses and DNS
+
+Each node is a namespace with an address, each pod another one behind it. So two nodes' ports never collide, pods are
+reached as on a real cluster, and a node is cut off by taking its cable down: packets vanish, nobody is told.
+Nothing leaves this machine, and no firewall rule is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+
+from onward.errors import OnwardError
+from onward.local.plan import SERVICE_CIDR, NodePlan, Plan
+
+COMMAND_S = 30.0
+OCTETS = range(200, 250)
+
+
+class WiringError(OnwardError):
+    """A command that sets the network up has failed."""
+
+
+def possible() -> str:
+    """Why pods cannot have a network of their own here; empty when they can."""
+    if os.geteuid() != 0:
+        return "not root"
+    if shutil.which("ip") is None:
+        return "there is no ip command (Debian: apt install iproute2)"
+    p = subprocess.run(["ip", "link", "help"], capture_output=True, timeout=COMMAND_S, check=False)
+    return "" if p.returncode in (0, 255, 1) else "the ip command does not work"
+
+
+def _ip(*words: str, check: bool = True) -> str:
+    p = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    if check and p.returncode != 0:
+        raise WiringError(f"ip {' '.join(words)}: {p.stderr.strip()}")
+    return p.stdout
+
+
+def _batch(lines: Iterable[str], namespace: str = "") -> None:
+    """Many commands, one process. What exists already is not made again: all of this can be repeated."""
+    text = "\n".join(lines) + "\n"
+    command = ["ip", *(["-n", namespace] if namespace else []), "-force", "-batch", "-"]
+    p = subprocess.run(command, input=text, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    harmless = ("Command failed", "RTNETLINK answers: File exists", "Error: ipv4: Address already assigned")
+    bad = [line for line in p.stderr.splitlines() if not line.startswith(harmless)]
+    if bad:
+        raise WiringError(f"{' '.join(command)}: {'; '.join(bad)}")
+
+
+def free_octet() -> int:
+    """A part of 10.0.0.0/8 that this machine does not know yet."""
+    used = set()
+    for route in json.loads(_ip("-json", "route", "show", "table", "all") or "[]"):
+        destination = str(route.get("dst", ""))
+        if destination.startswith("10."):
+            used.add(int(destination.split(".")[1].partition("/")[0]))
+    for octet in OCTETS:
+        if octet not in used:
+            return octet
+    raise WiringError(f"10.{OCTETS[0]}.0.0/16 to 10.{OCTETS[-1]}.0.0/16 are all in use; onward up --network loopback")
+
+
+class Wiring:
+    """Names and commands for one cluster."""
+
+    def __init__(self, cluster: str, plan: Plan) -> None:
+        self._id, self._plan = cluster, plan
+
+    @property
+    def switch(self) -> str:
+        return f"{self._id}-switch"
+
+    def node(self, node: NodePlan) -> str:
+        return f"{self._id}-n{node.number}"
+
+    def pod(self, uid: str) -> str:
+        return f"{self._id}-p{uid.replace('-', '')[:12]}"
+
+    @staticmethod
+    def path(namespace: str) -> str:
+        return f"/run/netns/{namespace}"
+
+    def _have(self, namespace: str) -> bool:
+        return os.path.exists(self.path(namespace))
+
+    def _make(self, namespace: str) -> None:
+        if not self._have(namespace):
+            _ip("netns", "add", namespace)
+        _forward(namespace)
+
+    def build(self) -> None:
+        """The switch, and this machine's own cable to it."""
+        self._make(self.switch)
+        plan = self._plan
+        _batch(
+            [
+                "link set lo up",
+                "link add br0 type bridge",
+                f"addr add {plan.switch_address}/24 dev br0",
+                "link set br0 up",
+                f"route add local {SERVICE_CIDR} dev lo",
+            ],
+            self.switch,
+        )
+        cable = f"{self._id}h"
+        if not os.path.exists(f"/sys/class/net/{cable}"):
+            _ip("link", "add", cable, "type", "veth", "peer", "name", "host", "netns", self.switch)
+        _batch(["link set host master br0 up"], self.switch)
+        _batch(
+            [
+                f"addr add {plan.host_address}/24 dev {cable}",
+                f"link set {cable} up",
+                f"route add {plan.cidr} via {plan.switch_address}",
+            ]
+        )
+
+    def build_node(self, node: NodePlan) -> None:
+        name, plan = self.node(node), self._plan
+        self._make(name)
+        links = _ip("-n", name, "-json", "link", "show")
+        if '"uplink"' not in links:
+            _ip(
+                "-n",
+                self.switch,
+                "link",
+                "add",
+                f"n{node.number}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "uplink",
+                "netns",
+                name,
+            )
+        _batch(
+            [
+                "link set lo up",
+                f"addr add {plan.node_address(node)}/24 dev uplink",
+                "link set uplink up",
+                "link add br0 type bridge",
+                f"addr add {plan.pod_address(node, 1)}/24 dev br0",
+                "link set br0 up",
+                f"route add default via {plan.switch_address}",
+            ],
+            name,
+        )
+        _batch(
+            [
+                f"link set n{node.number} master br0 up",
+                f"route add {plan.pod_cidr(node)} via {plan.node_address(node)}",
+            ],
+            self.switch,
+        )
+
+    def cut(self, node: NodePlan) -> None:
+        _ip("-n", self.switch, "link", "set", f"n{node.number}", "down")
+
+    def mend(self, node: NodePlan) -> None:
+        _ip("-n", self.switch, "link", "set", f"n{node.number}", "up")
+        _batch([f"route add {self._plan.pod_cidr(node)} via {self._plan.node_address(node)}"], self.switch)
+
+    def build_pod(self, node: NodePlan, uid: str, address: str) -> str:
+        """A namespace with one cable. Returns its file."""
+        name, there = self.pod(uid), self.node(node)
+        if not self._have(name):
+            _ip("netns", "add", name)
+        if '"eth0"' not in _ip("-n", name, "-json", "link", "show"):
+            cable = f"v{uid.replace('-', '')[:12]}"
+            _ip("-n", there, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _batch([f"link set {cable} master br0 up"], there)
+        _batch(
+            [
+                "link set lo up",
+                f"addr add {address}/24 dev eth0",
+                "link set eth0 up",
+                f"route add default via {self._plan.pod_address(node, 1)}",
+            ],
+            name,
+        )
+        return self.path(name)
+
+    def remove_pod(self, uid: str) -> None:
+        if self._have(self.pod(uid)):
+            _ip("netns", "del", self.pod(uid), check=False)
+
+    def remove_all(self) -> None:
+        """Everything of this cluster, also what a crash left."""
+        _ip("link", "del", f"{self._id}h", check=False)
+        try:
+            names = [n for n in os.listdir("/run/netns") if n.startswith(f"{self._id}-")]
+        except OSError:
+            return
+        for name in names:
+            _ip("netns", "del", name, check=False)
+
+
+def _forward(namespace: str) -> None:
+    """Let a namespace pass packets on. /proc shows the values of where we are, so this is done from inside."""
+    from onward.local.shim import linux
+
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            linux.enter(Wiring.path(namespace), linux.CLONE_NEWNET)
+            with open("/proc/sys/net/ipv4/ip_forward", "w") as f:
+                f.write("1")
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        raise WiringError(f"net.ipv4.ip_forward could not be set in {namespace}")

@@ -1,0 +1,116 @@
+"""A real API server behind a proxy that fails on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from onward.kube.access import Access, load_access
+
+ROOT = Path(__file__).resolve().parents[1]
+START_S = 30.0
+Rule = Callable[[web.Request], str]  # "" for no fault, or one of the kinds below
+
+
+class ApiProcess:
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "onward.local.api", "--state", str(state)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=env,
+        )
+        deadline = time.monotonic() + START_S
+        while not (state / "kubeconfig").exists():
+            assert self._process.poll() is None, "the API server has ended"
+            assert time.monotonic() < deadline, "the API server did not start"
+            time.sleep(0.05)
+        self.access = load_access(state / "kubeconfig")
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait(10)
+
+
+class FaultyApi:
+    """`async with FaultyApi(access) as api`: then `api.rule` decides about each request.
+
+    drop: the connection ends before the server hears of it. lost: the server does it, the reply is lost.
+    A number: that status, from nobody. expired: a watch that begins with 410. cut: a watch that ends in the middle.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.rule: Rule = lambda request: ""
+        self.fired: list[str] = []
+        self.requests: list[str] = []
+        self._open: set[web.StreamResponse] = set()
+
+    async def __aenter__(self) -> FaultyApi:
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._access.tls()))
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.access = Access(server=f"http://127.0.0.1:{port}", token=self._access.bearer())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._session.close()
+        await self._runner.cleanup()
+
+    def cut_watches(self) -> None:
+        for response in list(self._open):
+            if response._req is not None and response._req.transport is not None:
+                response._req.transport.abort()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(f"{request.method} {request.path_qs}")
+        kind = self.rule(request)
+        if kind:
+            self.fired.append(kind)
+        if kind == "drop":
+            return self._abort(request)
+        if kind.isdigit():
+            status = {"kind": "Status", "code": int(kind), "message": f"made up {kind}", "reason": "Made up"}
+            headers = {"Retry-After": "0"} if kind == "429" else {}
+            return web.json_response(status, status=int(kind), headers=headers)
+        if kind == "expired":
+            error = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
+            return web.Response(text=error)
+        url = self._access.server + request.path_qs
+        headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
+        async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:
+            if kind == "lost":
+                await answer.read()
+                return self._abort(request)
+            response = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            self._open.add(response)
+            try:
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+            except (aiohttp.ClientError, ConnectionError, asyncio.CancelledError):
+                pass
+            finally:
+                self._open.discard(response)
+            return response
+
+    @staticmethod
+    def _abort(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()

@@ -1,0 +1,176 @@
+"""Client and informer while connections break, replies get lost and versions expire."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from aiohttp import web
+from faultyapi import FaultyApi
+
+from onward.kube.access import Access
+from onward.kube.client import ApiError, Client, Unreachable
+from onward.kube.informer import Informer
+from onward.kube.objects import CONFIGMAPS, name_of
+
+Story = Callable[[FaultyApi, Client, Client], Coroutine[Any, Any, None]]
+
+
+def tell(real: Access, story: Story) -> None:
+    """Run a story with a client through the faulty proxy, and one that is never disturbed."""
+
+    async def go() -> None:
+        async with FaultyApi(real) as faulty, Client(faulty.access) as client, Client(real) as calm:
+            await asyncio.wait_for(story(faulty, client, calm), 60)
+
+    asyncio.run(go())
+
+
+def once(kind: str, good: Callable[[web.Request], bool], times: int = 1) -> Callable[[web.Request], str]:
+    left = [times]
+
+    def rule(request: web.Request) -> str:
+        if left[0] and good(request):
+            left[0] -= 1
+            return kind
+        return ""
+
+    return rule
+
+
+def is_watch(request: web.Request) -> bool:
+    return request.query.get("watch") == "true"
+
+
+async def until(good: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not good():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.01)
+
+
+def config(name: str, value: str = "x", namespace: str = "default") -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}}
+
+
+@pytest.mark.parametrize("kind", ["500", "503", "429", "drop", "lost"])
+def test_reads_are_repeated(real: Access, kind: str) -> None:
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        faulty.rule = once(kind, lambda r: r.method == "GET", times=2)
+        found = await client.list(CONFIGMAPS, "default")
+        assert found["kind"] == "ConfigMapList"
+        assert faulty.fired == [kind, kind]
+
+    tell(real, story)
+
+
+def test_a_write_is_repeated_only_when_it_was_not_done(real: Access) -> None:
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        faulty.rule = once("429", lambda r: r.method == "POST")
+        await client.create(CONFIGMAPS, config("write-429"), "default")
+        faulty.rule = once("500", lambda r: r.method == "POST")
+        with pytest.raises(ApiError) as refused:
+            await client.create(CONFIGMAPS, config("write-500"), "default")
+        assert refused.value.code == 500
+        faulty.rule = once("lost", lambda r: r.method == "POST")
+        with pytest.raises(Unreachable):
+            await client.create(CONFIGMAPS, config("write-lost"), "default")
+        faulty.rule = lambda r: ""
+        names = {name_of(o) for o in (await calm.list(CONFIGMAPS, "default"))["items"]}
+        assert {"write-429", "write-lost"} <= names
+        assert "write-500" not in names
+        with pytest.raises(ApiError) as conflict:
+            await client.create(CONFIGMAPS, config("write-lost"), "default")
+        assert (conflict.value.code, conflict.value.reason) == (409, "AlreadyExists")
+        assert faulty.fired == ["429", "500", "lost"]
+
+    tell(real, story)
+
+
+def test_a_watch_that_breaks_is_taken_up_without_a_new_list(real: Access) -> None:
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        seen: list[tuple[str, str]] = []
+
+        def on_change(old: Any, new: Any) -> None:
+            word = "gone" if new is None else "new" if old is None else "changed"
+            seen.append((word, name_of(new or old)))
+
+        informer = Informer(client, CONFIGMAPS, "default", on_change=on_change, labelSelector="story=cut")
+        labelled = config("cut-1")
+        labelled["metadata"]["labels"] = {"story": "cut"}
+        task = asyncio.ensure_future(informer.run())
+        await informer.synced()
+        await calm.create(CONFIGMAPS, labelled, "default")
+        await until(lambda: ("new", "cut-1") in seen, "it is seen")
+        faulty.rule = once("drop", is_watch, times=2)
+        faulty.cut_watches()
+        await calm.patch(CONFIGMAPS, "cut-1", {"data": {"v": "while cut"}}, "default")
+        await until(lambda: ("changed", "cut-1") in seen, "what happened meanwhile is seen")
+        found = informer.get("default/cut-1")
+        assert found is not None
+        assert found["data"]["v"] == "while cut"
+        assert faulty.fired == ["drop", "drop"]
+        assert informer.lists == 1
+        task.cancel()
+
+    tell(real, story)
+
+
+def test_410_lists_again_and_what_vanished_is_told(real: Access) -> None:
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        gone: list[str] = []
+
+        def on_change(old: Any, new: Any) -> None:
+            if new is None:
+                gone.append(name_of(old))
+
+        for name in ("old-1", "old-2"):
+            labelled = config(name)
+            labelled["metadata"]["labels"] = {"story": "old"}
+            await calm.create(CONFIGMAPS, labelled, "default")
+        informer = Informer(client, CONFIGMAPS, "default", on_change=on_change, labelSelector="story=old")
+        task = asyncio.ensure_future(informer.run())
+        await informer.synced()
+        await until(lambda: any("watch=true" in r for r in faulty.requests), "it watches")
+        deleted = asyncio.Event()
+
+        def rule(request: web.Request) -> str:
+            if not is_watch(request):
+                return ""
+            return "" if "expired" in faulty.fired else "expired" if deleted.is_set() else "drop"
+
+        faulty.rule = rule
+        faulty.cut_watches()
+        await calm.delete(CONFIGMAPS, "old-1", "default")
+        deleted.set()
+        await until(lambda: gone == ["old-1"], "the one that vanished is told, once")
+        assert informer.lists == 2
+        assert [name_of(o) for o in informer] == ["old-2"]
+        task.cancel()
+
+    tell(real, story)
+
+
+def test_a_list_in_pages(real: Access) -> None:
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        for i in range(5):
+            labelled = config(f"page-{i}")
+            labelled["metadata"]["labels"] = {"story": "page"}
+            await calm.create(CONFIGMAPS, labelled, "default")
+        found = await client.list(CONFIGMAPS, "default", limit="2", labelSelector="story=page")
+        assert [name_of(o) for o in found["items"]] == [f"page-{i}" for i in range(5)]
+        assert sum("limit=2" in r for r in faulty.requests) == 3
+
+    tell(real, story)
+
+
+def test_nobody_there() -> None:
+    async def go() -> None:
+        async with Client(Access(server="http://127.0.0.1:9")) as client:
+            with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"):
+                await client._once("GET", "/api", None, "", {}, 1.0, "application/json")
+
+    asyncio.run(go())

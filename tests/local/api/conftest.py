@@ -1,0 +1,61 @@
+"""One API server for all tests of this folder: a real process on loopback, killed at the end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from apiserver import ApiProcess
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
+    process = ApiProcess(tmp_path_factory.mktemp("api"))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def namespace(api: ApiProcess) -> Iterator[str]:
+    """A namespace of the test's own, so that tests do not see each other's objects."""
+    name = f"t{next(_numbers)}"
+    api.ok("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    yield name
+    api.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def kubectl(api: ApiProcess) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Stock kubectl against the server; skips loudly where there is none."""
+    found = shutil.which("kubectl")
+    if found is None or _minor(found) < 31:
+        pytest.skip("NO KUBECTL 1.31 OR NEWER ON PATH: the tests with stock kubectl are skipped")
+    home = api.state / "kube-home"
+    home.mkdir(exist_ok=True)
+
+    def run(*args: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "KUBECONFIG": str(api.state / "kubeconfig"), "HOME": str(home)}
+        done = subprocess.run(
+            [found, *args], input=stdin, capture_output=True, text=True, timeout=60, env=environment, check=False
+        )
+        if check:
+            assert done.returncode == 0, f"kubectl {' '.join(args)}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+def _minor(kubectl: str) -> int:
+    command = [kubectl, "version", "--client", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return int(json.loads(done.stdout)["clientVersion"]["minor"].rstrip("+"))

@@ -1,0 +1,89 @@
+"""A real kube-apiserver to compare with: one that a kubeconfig names, or one started from KUBEBUILDER_ASSETS."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import secrets
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+from apiserver import free_port
+from replay import Server
+
+START_S = 60.0
+
+
+def from_kubeconfig(path: Path) -> Server:
+    """The current context: a CA, and a token or a client certificate."""
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    context = next(c["context"] for c in config["contexts"] if c["name"] == config["current-context"])
+    cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == context["cluster"])
+    user = next(u["user"] for u in config["users"] if u["name"] == context["user"])
+    tls = ssl.create_default_context()
+    if "certificate-authority-data" in cluster:
+        tls.load_verify_locations(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    elif "certificate-authority" in cluster:
+        tls.load_verify_locations(cafile=cluster["certificate-authority"])
+    if "client-certificate-data" in user:
+        pair = path.with_suffix(".client.pem")
+        pair.touch(mode=0o600)
+        pair.write_bytes(
+            base64.b64decode(user["client-certificate-data"]) + b"\n" + base64.b64decode(user["client-key-data"])
+        )
+        tls.load_cert_chain(pair)
+        pair.unlink()
+    elif "client-certificate" in user:
+        tls.load_cert_chain(user["client-certificate"], user["client-key"])
+    url = urlsplit(cluster["server"])
+    return Server(url.hostname or "", url.port or 443, tls, user.get("token", ""), ours=False)
+
+
+@contextlib.contextmanager
+def started(assets: Path, folder: Path) -> Iterator[Server]:
+    """etcd and kube-apiserver on loopback, without a controller manager: steps that need one are left out."""
+    token = secrets.token_hex(16)
+    (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
+    client, peer, port = free_port(), free_port(), free_port()
+    etcd = [
+        str(assets / "etcd"), "--data-dir", str(folder / "etcd"),
+        "--listen-client-urls", f"http://127.0.0.1:{client}", "--advertise-client-urls", f"http://127.0.0.1:{client}",
+        "--listen-peer-urls", f"http://127.0.0.1:{peer}",
+    ]  # fmt: skip
+    key = folder / "sa.key"
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=60)
+    server = [
+        str(assets / "kube-apiserver"), "--etcd-servers", f"http://127.0.0.1:{client}", "--bind-address", "127.0.0.1",
+        "--secure-port", str(port), "--cert-dir", str(folder / "certs"),
+        "--token-auth-file", str(folder / "tokens.csv"),
+        "--service-account-key-file", str(key), "--service-account-signing-key-file", str(key),
+        "--service-account-issuer", "https://kubernetes.default.svc", "--service-cluster-ip-range", "10.96.0.0/16",
+        "--authorization-mode", "RBAC",
+    ]  # fmt: skip
+    processes = []
+    log = open(folder / "log", "wb")  # noqa: SIM115 - closed below
+    try:
+        for command in (etcd, server):
+            processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        found = Server("127.0.0.1", port, tls, token, ours=False, controllers=False)
+        deadline = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if found.ask("GET", "/readyz", None, {})[0] == 200:
+                    break
+            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+            time.sleep(0.2)  # between polls, bounded by the deadline
+        yield found
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(20)
+        log.close()

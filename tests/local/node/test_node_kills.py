@@ -1,0 +1,61 @@
+"""kill -9 of each process of the cluster while a pod runs: the pod does not notice, and the cluster goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from onecluster import OneCluster, alive
+
+RUNS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: kill-runs}
+spec:
+  terminationGracePeriodSeconds: 0
+  nodeSelector: {kubernetes.io/hostname: node-1}
+  containers: [{name: c, image: none, command: [sleep, "600"], env: [{name: ONWARD_TEST_POD, value: "1"}]}]
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(cluster: OneCluster) -> OneCluster:
+    cluster.apply(RUNS)
+    cluster.ready("kill-runs")
+    return cluster
+
+
+@pytest.mark.parametrize("part", ["node-1", "controllers", "network", "api", "supervisor", "guard"])
+def test_kill_9_of(runs: OneCluster, part: str) -> None:
+    before, old = runs.pids("kill-runs"), runs.part(part)
+    assert len(before) == 1
+    os.kill(old, signal.SIGKILL)
+    runs.until(lambda: runs.part(part) != old and alive(runs.part(part)), f"a new {part}")
+    name = f"kill-after-{part}"
+    runs.apply(
+        RUNS.replace("kill-runs", name)
+        .replace('[sleep, "600"]', '["true"]')
+        .replace("spec:", "spec:\n  restartPolicy: Never")
+    )
+    runs.phase(name, "Succeeded")  # the cluster still schedules and runs pods
+    assert runs.pids("kill-runs") == before
+    assert alive(before[0])
+    assert runs.container("kill-runs")["restartCount"] == 0
+
+
+def test_kill_9_of_a_shim(runs: OneCluster) -> None:
+    """The one process whose death a pod notices: its containers end with it, and are started again."""
+    [before] = runs.pids("kill-runs")
+    uid = runs.pod("kill-runs")["metadata"]["uid"]
+    place = runs.state / "nodes" / "node-1" / "pods" / uid
+    facts = json.loads((place / "state.json").read_text())
+    os.kill(facts["pid"], signal.SIGKILL)
+    runs.until(lambda: runs.container("kill-runs")["restartCount"] == 1, "a restart")
+    found = runs.container("kill-runs")
+    assert found["lastState"]["terminated"]["exitCode"] == 137
+    assert not alive(before)
+    runs.ready("kill-runs")
+    runs.delete("kill-runs")
+    runs.gone("kill-runs")

@@ -1,0 +1,121 @@
+"""Addresses, names, services, devices and ways in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from onecluster import OneCluster
+
+from onward.kube.objects import NODES
+
+SERVER = (
+    "python3 -c \"import http.server as h, os; h.HTTPServer(('', 8080), h.SimpleHTTPRequestHandler).serve_forever()\""
+)
+ASK = """
+import json, socket, ssl, sys, time, urllib.request
+def get(url):
+    for _ in range(100):
+        try:
+            return urllib.request.urlopen(url, timeout=5).status
+        except OSError as e:
+            why = str(e)
+            time.sleep(0.1)
+    return why
+def find(name):
+    try:
+        return sorted({a[4][0] for a in socket.getaddrinfo(name, 80, socket.AF_INET)})
+    except OSError as e:
+        return str(e)
+found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
+found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc", "nothing.default")}
+place = "/var/run/secrets/kubernetes.io/serviceaccount/"
+request = urllib.request.Request("https://kubernetes.default.svc/api/v1/namespaces/" + open(place + "namespace").read())
+request.add_header("Authorization", "Bearer " + open(place + "token").read())
+context = ssl.create_default_context(cafile=place + "ca.crt")
+found["api"] = json.load(urllib.request.urlopen(request, context=context))["metadata"]["name"]
+found["name"], found["own"] = socket.gethostname(), find(socket.gethostname())
+print(json.dumps(found))
+"""
+OBJECTS = Path(__file__).with_name("network.yaml")
+
+
+@pytest.fixture(scope="module")
+def pods(cluster: OneCluster) -> OneCluster:
+    text = OBJECTS.read_text().replace("SERVER", json.dumps(SERVER), 2).replace("ASK", json.dumps(ASK), 1)
+    cluster.apply(text)
+    return cluster
+
+
+def test_services_and_names(pods: OneCluster) -> None:
+    one, two = pods.ready("net-one"), pods.ready("net-two")
+    status = pods.phase("net-ask", "Succeeded")
+    found = json.loads(pods.logs("net-ask"))
+    assert found["qualified"] == 200
+    assert len(found["web"]) == 1
+    assert found["web"][0].startswith("10.96.")
+    assert found["one.head"] == [one["podIP"]]
+    assert set(found["head"]) <= {one["podIP"], two["podIP"]}
+    assert found["kubernetes.default.svc"] == ["10.96.0.1"]
+    assert "not known" in found["nothing.default"]
+    assert found["api"] == "default", "pods reach the API by its name, with a token of their own"
+    assert found["name"] == "net-ask"
+    assert found["own"] == [status["podIP"]]
+    assert pods.pod("net-one")["spec"]["nodeName"] == "node-1", "its label was asked for"
+    assert pods.pod("net-two")["spec"]["nodeName"] == "node-2", "one is on node-1, and node-3 has a taint"
+
+
+def test_node_addresses(pods: OneCluster) -> None:
+    nodes = pods.call(pods.client.list(NODES))["items"]
+    addresses = {n["metadata"]["name"]: n["status"]["addresses"][0]["address"] for n in nodes}
+    assert len(set(addresses.values())) == 3
+    status = pods.phase("net-host", "Failed")
+    assert status["podIP"] == status["hostIP"] == addresses[pods.pod("net-host")["spec"]["nodeName"]]
+    text = pods.logs("net-host")
+    assert status["hostIP"] in text, "it sees the network of its node"
+    assert "No such file" in text, "it wanted no token, and has none"
+
+
+def test_devices(pods: OneCluster) -> None:
+    pods.phase("net-gpu", "Running")
+    pods.until(lambda: pods.logs("net-gpu") == "0,1\n", "both devices of its node")
+    pods.phase("net-npu", "Succeeded")
+    assert pods.logs("net-npu") == "Ascend910-0,Ascend910-1 0,1\n"
+    assert pods.pod("net-npu")["metadata"]["annotations"]["huawei.com/Ascend910"] == "Ascend910-0,Ascend910-1"
+    text = pods.event("net-big", "0/3 nodes are available")
+    assert text == (
+        "FailedScheduling: 0/3 nodes are available: 1 node(s) had untolerated taint {dedicated: gpu}, "
+        "2 Insufficient nvidia.com/gpu."
+    )
+    condition = next(c for c in pods.status("net-big")["conditions"] if c["type"] == "PodScheduled")
+    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: logs and exec by stock kubectl")
+def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
+    def kubectl(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = ["kubectl", "--kubeconfig", str(pods.state / "kubeconfig"), *words]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+    pods.ready("net-one")
+    p = kubectl("exec", "net-one", "--", "sh", "-c", "hostname; echo $KUBERNETES_SERVICE_HOST; exit 7")
+    assert (p.stdout, p.returncode) == ("one\n10.96.0.1\n", 7), p.stderr
+    assert kubectl("exec", "-i", "net-one", "--", "cat", stdin="through\n").stdout == "through\n"
+    p = kubectl("exec", "net-one", "--", "no-such-program")
+    assert p.returncode == 127, p.stderr
+    script = "for i in 1 2 3; do echo line $i; sleep 0.05; done"
+    pods.apply(
+        "{apiVersion: v1, kind: Pod, metadata: {name: net-log}, spec: {restartPolicy: Never, containers: "
+        f"[{{name: c, image: none, command: [sh, -c, '{script}']}}]}}}}"
+    )
+    pods.phase("net-log", "Running", "Succeeded")
+    assert kubectl("logs", "-f", "net-log").stdout == "line 1\nline 2\nline 3\n"
+    assert kubectl("logs", "net-log", "--tail", "1").stdout == "line 3\n"
+    stamped = kubectl("logs", "net-log", "--timestamps", "--tail=1").stdout
+    assert stamped.endswith("Z line 3\n")
+    assert kubectl("logs", "net-log", "--since", "1h", "--limit-bytes", "5").stdout == "line "
+    p = kubectl("logs", "net-log", "-p")
+    assert "previous terminated container" in p.stderr

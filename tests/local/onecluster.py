@@ -1,0 +1,186 @@
+"""A real cluster on this machine for tests: started once by `onward up`, with times that suit tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from onward.kube.access import load_access
+from onward.kube.client import ApiError, Client, Unreachable
+from onward.kube.objects import EVENTS, PODS, Resource
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+AS_ROOT = os.geteuid() == 0
+
+
+def onward_local(*words: str, state: Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "onward.local", *words, "--state", str(state)]
+    kept = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
+    p = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env={**kept, **env})
+    if check:
+        assert p.returncode == 0, f"{' '.join(command)}\n{p.stdout}{p.stderr}\n{logs_of(state)}"
+    return p
+
+
+def logs_of(state: Path) -> str:
+    found = []
+    for file in sorted((state / "logs").glob("*.log")) if (state / "logs").exists() else []:
+        found.append(f"== {file.name}\n{file.read_text(errors='replace')[-1500:]}")
+    return "\n".join(found)
+
+
+class OneCluster:
+    def __init__(self, state: Path, *flags: str) -> None:
+        self.state = state
+        words = ["--crash-backoff", "0.3", "--node-lease", "1", "--evict-after", "1", *flags]
+        onward_local("up", *words, state=state)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.client = Client(load_access(state / "kubeconfig"))
+        self.call(self.client.__aenter__())
+
+    def call(self, work: Awaitable[T], timeout_s: float = 60.0) -> T:
+        async def go() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(go(), self._loop).result(timeout_s)
+
+    def down(self) -> None:
+        self.call(self.client.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+        onward_local("down", "--grace", "0", state=self.state)
+
+    # What tests say
+
+    def apply(self, text: str) -> list[dict[str, Any]]:
+        made = []
+        for obj in yaml.safe_load_all(text):
+            if not obj:
+                continue
+            plural = {"Endpoints": "endpoints"}.get(obj["kind"], obj["kind"].lower() + "s")
+            resource = Resource("", "v1", plural, obj["kind"])
+            obj["metadata"].setdefault("namespace", "default")
+            made.append(self.call(self.client.create(resource, obj, obj["metadata"]["namespace"])))
+        return made
+
+    def pod(self, name: str, namespace: str = "default") -> dict[str, Any]:
+        return self.call(self.client.get(PODS, name, namespace))
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.pod(name).get("status") or {}
+        return found
+
+    def until(self, good: Callable[[], T], what: str, timeout_s: float = 40.0) -> T:
+        """Ask until the answer is true."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                found = good()
+            except Unreachable:  # the API server was killed, and is not back yet
+                found = None
+            if found:
+                return found
+            assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s\n{logs_of(self.state)}"
+            time.sleep(0.05)
+
+    def phase(self, name: str, *phases: str, timeout_s: float = 40.0) -> dict[str, Any]:
+        def good() -> bool:
+            return self.status(name).get("phase") in phases
+
+        try:
+            self.until(good, f"{name} is {' or '.join(phases)}", timeout_s)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{json.dumps(self.status(name), indent=1)}\n{self.events(name)}") from e
+        return self.status(name)
+
+    def ready(self, name: str) -> dict[str, Any]:
+        def good() -> bool:
+            conditions = self.status(name).get("conditions") or []
+            return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+        self.until(good, f"{name} is ready")
+        return self.status(name)
+
+    def container(self, name: str, container: str = "c") -> dict[str, Any]:
+        status = self.status(name)
+        every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+        return next((c for c in every if c["name"] == container), {})
+
+    def logs(self, name: str, **params: str) -> str:
+        async def read() -> str:
+            found = [chunk async for chunk in self.client.stream(PODS.path("default", name, "log"), params)]
+            return b"".join(found).decode()
+
+        return self.call(read())
+
+    def events(self, name: str) -> list[str]:
+        listed = self.call(self.client.list(EVENTS, "default", fieldSelector=f"involvedObject.name={name}"))
+        return [f"{e['reason']}: {e['message']}" for e in listed["items"]]
+
+    def event(self, name: str, text: str, timeout_s: float = 20.0) -> str:
+        """Wait for an event with this text."""
+
+        def look() -> str:
+            return next((e for e in self.events(name) if text in e), "")
+
+        try:
+            return self.until(look, f"event {text!r} of {name}", timeout_s)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.events(name)}") from e
+
+    def delete(self, name: str, grace: int | None = None) -> None:
+        options = {} if grace is None else {"gracePeriodSeconds": grace}
+        self.call(self.client.delete(PODS, name, "default", options))
+
+    def gone(self, name: str, timeout_s: float = 30.0) -> None:
+        def look() -> bool:
+            try:
+                self.pod(name)
+            except ApiError as e:
+                return e.code == 404
+            return False
+
+        self.until(look, f"{name} is gone", timeout_s)
+
+    def pids(self, name: str) -> list[int]:
+        """The processes of a pod, as the kernel sees them."""
+        uid = self.pod(name)["metadata"]["uid"]
+        return processes_with(f"ONWARD_CONTAINER={uid}/".encode())
+
+    def part(self, name: str) -> int:
+        """The pid of a process of the cluster."""
+        return int((self.state / "run" / f"{name}.pid").read_text().split()[0])
+
+
+def processes_with(marker: bytes) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                if any(v.startswith(marker) for v in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")):
+                    found.append(int(entry))
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"

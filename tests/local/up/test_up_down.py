@@ -1,0 +1,193 @@
+"""`onward up`, `down` and `status` as people meet them, mistakes included."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from onecluster import OneCluster, onward_local
+
+from onward.errors import UsageError
+from onward.local import kubeconfig, plan
+from onward.local.__main__ import main
+
+
+def test_a_second_up_changes_nothing(cluster: OneCluster) -> None:
+    before = (cluster.state / "cluster.json").read_text()
+    p = onward_local("up", state=cluster.state)
+    assert "up already: 3 nodes" in p.stdout
+    assert "nothing was changed" in p.stdout
+    p = onward_local("up", "--nodes", "5", "--gpus", "1", state=cluster.state, check=False)
+    assert p.returncode == 2
+    assert "it has 3 nodes, not 5" in p.stderr
+    assert "nvidia.com/gpu 2, not 1" in p.stderr
+    assert (cluster.state / "cluster.json").read_text() == before
+
+
+def test_status(cluster: OneCluster) -> None:
+    p = onward_local("status", state=cluster.state)
+    assert "api       answers" in p.stdout
+    assert "node-3    Ready" in p.stdout
+    assert "not running" not in p.stdout
+
+
+def test_mistakes_are_told_at_once_and_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = tmp_path / "state"
+
+    def say(*words: str, state: Path = state) -> tuple[int, str]:
+        code = main([*words, "--state", str(state)])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    def refused(*words: str) -> str:
+        code, text = say("up", *words)
+        assert code == 2, text
+        assert not (state / "cluster.json").exists()
+        return text
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"--port {port} cannot be used" in refused("--port", port)
+    assert "1 to 250 nodes" in refused("--nodes", "0")
+    assert "'lots' is not a quantity" in refused("--memory", "lots")
+    assert "write SERVER:/PATH=DIR" in refused("--nfs", "nonsense")
+    assert "is not a directory" in refused("--nfs", "a:/b=/no/such/place")
+    assert "No such file" in refused("--node-file", "/no/such/file")
+    assert "invalid choice" in refused("--network", "magic")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    assert "is not empty and holds no cluster" in say("up", state=tmp_path / "full")[1]
+    assert "nothing to take down" in say("down")[1]
+    assert "onward up starts one" in say("status")[1]
+
+
+def test_a_file_of_nodes(tmp_path: Path) -> None:
+    default = plan.uniform(1, "8", "16Gi", 0)[0]
+    file = tmp_path / "nodes.yaml"
+    file.write_text(
+        "nodes:\n"
+        "- {name: big, cpus: 64, memory: 1Ti, gpus: 8, labels: {zone: a}, taints: ['gpu=yes:NoSchedule']}\n"
+        "- {count: 2, resources: {huawei.com/Ascend910: 8}}\n"
+    )
+    nodes = plan.from_file(file, default)
+    assert [n.name for n in nodes] == ["big", "node-2", "node-3"]
+    assert nodes[0].capacity == {"cpu": "64", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+    assert nodes[0].taints == [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
+    assert nodes[2].capacity["huawei.com/Ascend910"] == "8"
+    file.write_text("- {name: a, cpuz: 1}\n- {name: a, cpus: x, taints: [bad]}\n- 5\n- {count: 0}\n")
+    with pytest.raises(UsageError) as refused:
+        plan.from_file(file, default)
+    text = "\n".join(refused.value.problems)
+    for part in ("unknown cpuz", "'x' is not a quantity", "taints[0]", "nodes[2]: not a mapping", "nodes[3].count"):
+        assert part in text
+    assert "two nodes are called 'a'" in text
+
+
+def test_merging_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, ours = tmp_path / "config", tmp_path / "ours"
+    monkeypatch.setenv("KUBECONFIG", str(mine))
+    other = {"name": "work", "cluster": {"server": "https://work"}}
+    theirs = {"clusters": [other], "users": [{"name": "me", "user": {"token": "t"}}], "contexts": [], "extra": 1}
+    mine.write_text(yaml.safe_dump(theirs))
+    cluster = {"server": "https://127.0.0.1:1"}
+    ours.write_text(
+        yaml.safe_dump({"clusters": [{"name": "x", "cluster": cluster}], "users": [{"name": "x", "user": {}}]})
+    )
+    kubeconfig.merge(ours)
+    kubeconfig.merge(ours)
+    data = yaml.safe_load(mine.read_text())
+    assert data["current-context"] == "onward"
+    assert [c["name"] for c in data["clusters"]] == ["work", "onward"]
+    assert data["extra"] == 1
+    kubeconfig.unmerge("https://somebody-else")
+    assert len(yaml.safe_load(mine.read_text())["clusters"]) == 2
+    kubeconfig.unmerge("https://127.0.0.1:1")
+    data = yaml.safe_load(mine.read_text())
+    assert data["clusters"] == [other]
+    assert data["users"] == theirs["users"]
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: none, ports: [{containerPort: PORT}], command: [python3, -m, http.server, "PORT"]}]
+"""
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return str(s.getsockname()[1])
+
+
+def test_pods_that_share_the_network_of_the_machine(tmp_path: Path) -> None:
+    """What people get who are not root, as far as root can try it."""
+    one = OneCluster(tmp_path / "state", "--nodes", "1", "--network", "loopback")
+    try:
+        port = free_port()
+        one.apply(POD.replace("NAME", "first").replace("PORT", port))
+        status = one.ready("first")
+        assert status["podIP"].startswith("127.")
+        one.until(lambda: _answers(port), "it listens")
+        one.apply(POD.replace("NAME", "second").replace("PORT", port))
+        one.event("second", f"port {port} of container c is in use on this machine")
+        # Its objects outlive it when that is asked for.
+        onward_local("down", "--keep", state=one.state)
+        assert not _answers(port)
+        p = onward_local("up", state=one.state)
+        assert "Going on with the cluster" in p.stdout
+        one.ready("first")
+    finally:
+        one.down()
+
+
+def _answers(port: str) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", int(port)), 2).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_not_root(tmp_path: Path) -> None:
+    nobody = 65534
+    if os.geteuid() != 0:
+        pytest.skip("starts as root, to become somebody else")
+    if os.stat("/root").st_mode & 0o5 != 0o5 and os.path.realpath(sys.executable).startswith("/root/"):
+        pytest.skip("other users cannot run this Python")
+    probe = subprocess.run(
+        [sys.executable, "-c", "import onward.local.up"], user=nobody, group=nobody, extra_groups=[], check=False,
+        capture_output=True, env={**os.environ, "HOME": "/nonexistent"},
+    )  # fmt: skip
+    if probe.returncode != 0:
+        pytest.skip("other users cannot run this Python")
+    code = (
+        "import os, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534); from onward.local.__main__ import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    place = tmp_path / "own"
+    place.mkdir()
+    os.chown(place, nobody, nobody)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_mode & 0o5 != 0o5:
+            pytest.skip("other users cannot come here")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *words, "--state", str(place / "state")]
+        env = {**os.environ, "HOME": str(place)}
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, check=False)
+
+    p = run("up", "--nodes", "1")
+    try:
+        assert p.returncode == 0, p.stdout + p.stderr
+        assert "share this machine's network" in p.stdout
+        assert "not root" in p.stdout
+    finally:
+        assert run("down").returncode == 0
