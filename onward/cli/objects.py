@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from onward.kube.access import Access, load_access, local_state
-from onward.kube.client import Client
+
+if TYPE_CHECKING:
+    from onward.kube.client import Client
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,6 +29,8 @@ def access(kubeconfig: str | None) -> Access:
 
 
 def ask(kubeconfig: str | None, call: Callable[[Client], Awaitable[T]]) -> T:
+    from onward.kube.client import Client  # not above: every command of ours would have to import an HTTP client
+
     async def go() -> T:
         async with Client(access(kubeconfig), user_agent="onward-cli") as client:
             return await call(client)
