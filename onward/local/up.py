@@ -88,7 +88,7 @@ def _network(asked: str) -> tuple[str, int]:
         if why:
             print(
                 f"Pods share this machine's network and see no volumes of their own: {why}.\n"
-                "Two pods cannot listen on one port, and names of services do not resolve. As root they could."
+                "Two pods cannot listen on one port, and names of services do not resolve. Root's rights would do."
             )
         return "loopback", 1 + os.getpid() % 250
     return "pods", wiring.free_octet()

@@ -34,8 +34,15 @@ def possible() -> str:
         return "not root"
     if shutil.which("ip") is None:
         return "there is no ip command (Debian: apt install iproute2)"
-    p = subprocess.run(["ip", "link", "help"], capture_output=True, timeout=COMMAND_S, check=False)
-    return "" if p.returncode in (0, 255, 1) else "the ip command does not work"
+    probe = f"ow-probe-{os.getpid()}"
+    try:
+        _ip("netns", "add", probe)
+        _ip("-n", probe, "link", "add", "br0", "type", "bridge")
+    except WiringError as e:
+        return f"network namespaces cannot be made here ({e})"
+    finally:
+        _ip("netns", "del", probe, check=False)
+    return ""
 
 
 def _ip(*words: str, check: bool = True) -> str:

@@ -21,7 +21,6 @@ from onward.kube.objects import EVENTS, PODS, Resource
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
-AS_ROOT = os.geteuid() == 0
 
 
 def onward_local(*words: str, state: Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,7 @@ from onward.local import processes
 from onward.local.node.agent import Agent
 from onward.local.node.server import listen
 from onward.local.plan import cluster_id, load
+from onward.local.shim import linux
 from onward.local.wiring import Wiring
 from onward.log import get_logger
 
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, required=True, help="the directory of the cluster")
     parser.add_argument("--name", required=True, help="the name of the node")
     asked = parser.parse_args()
+    linux.may_mount()  # found out by forking: now, before there are threads
     try:
         asyncio.run(_serve(asked.state.resolve(), asked.name))
     except OnwardError as e:

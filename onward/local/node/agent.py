@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from onward.local.node.references import fetch_objects, fetch_tokens, needed
 from onward.local.node.register import Registration
 from onward.local.node.sandbox import Full, Local, Sandboxes, ports_in_use
 from onward.local.plan import NodePlan, Plan
+from onward.local.shim import linux
 from onward.local.wiring import WiringError
 from onward.log import get_logger
 
@@ -200,7 +200,7 @@ class Agent:
         if local is None:
             local = await asyncio.to_thread(self._sandboxes.make, pod, list(self.locals.values()))
             self.locals[uid] = local
-        full = await with_token(self._client, pod) if os.geteuid() == 0 else pod
+        full = await with_token(self._client, pod) if linux.may_mount() else pod
         objects = await fetch_objects(self._client, full)
         tokens = await fetch_tokens(self._client, full)
         await asyncio.to_thread(self._launch, full, local, objects, tokens, given)

@@ -14,6 +14,7 @@ from onward.kube.objects import Obj
 from onward.local.node import devices, environment, volumes
 from onward.local.node.environment import Lookup
 from onward.local.plan import DNS_ADDRESS, DOMAIN
+from onward.local.shim import linux
 
 GIVE_UP_GRPC = "grpc probes are not supported on one machine; the container counts as healthy"
 
@@ -55,7 +56,7 @@ def build(inputs: Inputs) -> tuple[Obj, list[str]]:
     notes: list[str] = []
     setting = volume_setting(inputs)
     sources = volumes.prepare(setting)
-    etc = _etc(inputs) if os.geteuid() == 0 else []
+    etc = _etc(inputs) if linux.may_mount() else []
     containers = []
     for init, given in ((True, spec.get("initContainers")), (False, spec["containers"])):
         containers += [_container(inputs, c, init, sources, etc, notes) for c in given or []]
@@ -110,10 +111,10 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         mounts = volumes.mounts(c, sources, env)
     except volumes.MountError as e:
         raise CreateError(name, "CreateContainerConfigError", str(e)) from e
-    if mounts and os.geteuid() != 0:
+    if mounts and not linux.may_mount():
         mounts = _without_root(mounts, name)
     message_file = ""
-    if os.geteuid() == 0:
+    if linux.may_mount():
         mounts = [m for m in etc if m["target"] not in {n["target"] for n in mounts}] + mounts
         message_file = str(inputs.place / f"termination-{name}")
         Path(message_file).touch()
@@ -146,8 +147,8 @@ def _without_root(mounts: list[Obj], name: str) -> list[Obj]:
     if needed:
         paths = ", ".join(m["target"] for m in needed)
         raise volumes.MountError(
-            f"container {name}: {paths} cannot be mounted, because onward up was not started as root; "
-            f"start it as root, or use a hostPath at its own path"
+            f"container {name}: {paths} cannot be mounted, because onward up may not mount (it is not root, or in a "
+            f"container that forbids it); start it as root, or use a hostPath at its own path"
         )
     return []
 

@@ -19,6 +19,7 @@ from onward.core import quantity
 from onward.kube.objects import Obj
 from onward.local.node import environment
 from onward.local.node.environment import Lookup
+from onward.local.shim import linux
 
 FILES = ("configMap", "secret", "downwardAPI", "projected")
 SHARED_MEMORY = Path("/dev/shm")
@@ -91,9 +92,7 @@ def _empty_dir(setting: Setting, name: str, spec: Obj, own: Path) -> str:
         own = memory_place(setting.cluster, setting.pod["metadata"]["uid"]) / name
     own.mkdir(parents=True, exist_ok=True)
     own.chmod(0o777)
-    if spec.get("medium") == "Memory" and os.geteuid() == 0 and not os.path.ismount(own):
-        from onward.local.shim import linux
-
+    if spec.get("medium") == "Memory" and linux.may_mount() and not os.path.ismount(own):
         size = f",size={quantity.whole(spec['sizeLimit'])}" if spec.get("sizeLimit") else ""
         linux.mount("onward", str(own), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777{size}")
     return str(own)
@@ -284,8 +283,6 @@ def mounts(container: Obj, sources: Mapping[str, str], env: Mapping[str, str]) -
 
 def remove(place: Path, cluster: str, uid: str) -> None:
     """Take down what `prepare` made."""
-    from onward.local.shim import linux
-
     memory = memory_place(cluster, uid)
     if memory.is_dir():
         for entry in memory.iterdir():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 
@@ -18,7 +17,7 @@ def main() -> None:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the agent that asked for it
     group = cgroups.from_words(recipe.get("cgroup"), int(recipe.get("cgroup_version") or 0)).child(name)
     group.enter()
-    if os.geteuid() == 0:
+    if linux.may_mount():
         for kind, flag in (("net", linux.CLONE_NEWNET), ("uts", linux.CLONE_NEWUTS), ("mnt", linux.CLONE_NEWNS)):
             linux.enter(f"/proc/{pid}/ns/{kind}", flag)
     try:

@@ -63,6 +63,25 @@ def prctl(option: int, value: int) -> None:
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
 
 
+_may: list[bool] = []
+
+
+def may_mount() -> bool:
+    """May this process make namespaces and mount in them? Root in a container often may not, so it is tried out."""
+    if not _may:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                unshare(CLONE_NEWNS | CLONE_NEWUTS)
+                mount("none", "/", flags=MS_REC | MS_PRIVATE)
+                code = 0
+            finally:
+                os._exit(code)
+        _may.append(os.waitpid(pid, 0)[1] == 0)
+    return _may[0]
+
+
 def start_time(pid: int) -> str:
     """When a process began, in the kernel's ticks: with it, a number names one process for ever. Empty: gone."""
     try:

@@ -40,7 +40,7 @@ def main(place: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     if recipe.get("netns"):
         linux.enter(recipe["netns"], linux.CLONE_NEWNET)
-    if recipe.get("hostname") and os.geteuid() == 0:
+    if recipe.get("hostname") and linux.may_mount():
         linux.unshare(linux.CLONE_NEWUTS)
         linux.sethostname(recipe["hostname"])
     loop = Loop()
