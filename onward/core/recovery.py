@@ -411,7 +411,7 @@ def _starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if job.incident is not None and not job.library and _all(job, facts, lambda f: f.alive and f.pid > 0):
         return Decision(_close(job, now), (), _was(job, now))  # of a plain script no more can be known
     if job.deadline is None and vacant(job):
-        return Decision(replace(job, deadline=now + job.limits.reschedule_s))
+        return Decision(replace(job, deadline=now + _vacant_s(job)))
     if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
         return Decision(replace(job, deadline=now + job.limits.start_s))
     return Decision(job)
@@ -748,7 +748,8 @@ def _on_deadline(job: Job, facts: Facts, now: float) -> Decision:
     match job.phase:
         case Phase.STARTING:
             if vacant(job):  # to start the others once more would not bring anybody
-                return _fail(job, now, _root(job), _nobody_came(job))
+                why = f"no node took the place of node {_list(vacant(job))} within {_vacant_s(job):g} s"
+                return _fail(job, now, _root(job), why)
             ready = {r for r, f in here.items() if f.library and f.stage is Stage.SETUP}
             late = [r for r in range(job.world_size) if r not in ready]
             faults = _late(job, here, late, "start", "did not start")
@@ -798,6 +799,11 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
 
 def _opened_at(job: Job, now: float) -> float:
     return job.incident.opened_at if job.incident is not None else now
+
+
+def _vacant_s(job: Job) -> float:
+    """When all have to start again anyway, nobody is kept waiting: there is time for a node to come."""
+    return max(job.limits.reschedule_s, job.limits.mend_s)
 
 
 def _nobody_came(job: Job) -> str:

@@ -132,8 +132,8 @@ def test_a_vacant_place_in_a_start_is_not_waited_for_by_starting_the_others_agai
     start = replace(job(), phase=Phase.STARTING, places=(A, None), incarnations=(2, 2), begun=False)
     here = {0: replace(ranks()[0], stage=Stage.SETUP, incarnation=2)}
     waiting = advance(start, here, 10.0, following(A)).job
-    assert waiting.deadline == 10.0 + Limits().reschedule_s
+    assert waiting.deadline == 10.0 + Limits().mend_s
     failed = advance(waiting, here, waiting.deadline, following(A)).job
     assert failed.phase is Phase.FAILED
-    assert failed.reason == "no node took the place of node 1 within 270 s"
+    assert failed.reason == "no node took the place of node 1 within 600 s"
     assert failed.restarts_used == start.restarts_used

@@ -68,7 +68,7 @@ def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple
 
 @pytest.mark.timeout(400)
 def test_three_two_three(make_nodes, jobs, tmp_path: Path) -> None:
-    shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 400)
+    shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 300)
 
 
 @pytest.mark.nightly

@@ -93,6 +93,7 @@ def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs, lost: int) ->
     same_as_on_one_node(jobs, nodes)
 
 
+@pytest.mark.nightly
 def test_faults_of_ranks_and_of_the_manager_are_cured_in_place_on_any_node(make_nodes, jobs) -> None:
     nodes = make_nodes()
     faults = ("kind=kill,rank=3,step=40", "kind=kill-manager,step=70", "kind=exception,rank=0,step=100")

@@ -44,6 +44,7 @@ def saved(directory: Path) -> list[int]:
     return sorted(disk.step_of(f.name) or -1 for f in disk.folders(directory))
 
 
+@pytest.mark.nightly
 def test_saved_by_two_nodes_and_resumed(make_nodes, jobs, tmp_path) -> None:
     run_two(first := make_nodes(), train(first, tmp_path / "ckpt", "--wait", "--every", "10", steps=22))
     assert saved(tmp_path / "ckpt") == [10, 20]

@@ -44,6 +44,7 @@ def faults(node: Node) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 def test_levels_act_on_the_right_processes_and_survive_the_manager(make_nodes) -> None:
     nodes: Nodes = make_nodes(nodes=2, nproc=1)
     script = [SCRIPT, "--steps", "260", "--pace", "0.04"]

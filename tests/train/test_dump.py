@@ -43,12 +43,14 @@ def test_a_killed_rank(jobs, tmp_path, rank, at):
     assert (manifest.reason, manifest.world_size) == ("dump", 2)
 
 
+@pytest.mark.nightly
 def test_two_of_three_killed(jobs, tmp_path):
     args = (*STEPS, "--dir", str(tmp_path), "--every", "1000")
     result = jobs.run(SCRIPT, *args, nproc=3, chaos=["kind=double,rank=0+2,step=16"], flags=DUMP)
     check(jobs, result, "dump", nproc=3)
 
 
+@pytest.mark.nightly
 def test_with_collectives_and_draws_between_steps(jobs, tmp_path):
     args = (*STEPS, "--dir", str(tmp_path), "--every", "1000", "--between")
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=["kind=kill,rank=1,step=16,at=forward"], flags=DUMP)

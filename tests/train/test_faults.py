@@ -241,6 +241,7 @@ def test_one_death_in_a_job(jobs, moment, rank):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS), result)
 
 
+@pytest.mark.nightly
 def test_a_cold_start_is_enough(jobs):
     result = jobs.run(SCRIPT, *STEPS, chaos=["kind=kill,rank=1,step=20"], flags=["--no-warm"])
     assert result.code == 0, result.err[-3000:]

@@ -25,13 +25,17 @@ def get(url):
             why = str(e)
             time.sleep(0.1)
     return why
-def find(name):
-    try:
-        return sorted({a[4][0] for a in socket.getaddrinfo(name, 80, socket.AF_INET)})
-    except OSError as e:
-        return str(e)
+def find(name, tries=100):
+    for _ in range(tries):  # a pod has its name when it is ready, which may be later than ours
+        try:
+            return sorted({a[4][0] for a in socket.getaddrinfo(name, 80, socket.AF_INET)})
+        except OSError as e:
+            why = str(e)
+            time.sleep(0.1)
+    return why
 found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
-found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc", "nothing.default")}
+found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc")}
+found["nothing.default"] = find("nothing.default", 1)
 place = "/var/run/secrets/kubernetes.io/serviceaccount/"
 request = urllib.request.Request("https://kubernetes.default.svc/api/v1/namespaces/" + open(place + "namespace").read())
 request.add_header("Authorization", "Bearer " + open(place + "token").read())
