@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from onecluster import OneCluster, alive
 
+HOOKS = Path(tempfile.gettempdir()) / "onward-test-hooks"  # seen from outside when its pod is gone
 TEMPLATE = """
 apiVersion: v1
 kind: Pod
@@ -55,9 +59,10 @@ PODS = [
         container="ports: [{name: web, containerPort: 8080}]\n"
         "    startupProbe: {tcpSocket: {port: web}, periodSeconds: 1, failureThreshold: 30}\n"
         "    readinessProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, timeoutSeconds: 5}"),
-    pod("life-hooks", "sleep 0.5; cat /data/post; trap 'cat /data/pre; exit 0' TERM; while :; do sleep 0.05; done",
+    pod("life-hooks", "sleep 0.5; cat /data/post; trap 'cat /data/pre > /data/told; exit 0' TERM; "
+        "while :; do sleep 0.05; done",
         restart="Always", grace=20,
-        pod="volumes: [{name: d, emptyDir: {}}]",
+        pod=f"volumes: [{{name: d, hostPath: {{path: {HOOKS}}}}}]",
         container="volumeMounts: [{name: d, mountPath: /data}]\n"
         "    lifecycle: {postStart: {exec: {command: [sh, -c, echo post > /data/post]}}, "
         "preStop: {exec: {command: [sh, -c, echo pre > /data/pre]}}}"),
@@ -69,6 +74,8 @@ PODS = [
 @pytest.fixture(scope="module")
 def pods(cluster: OneCluster) -> OneCluster:
     """All of them at once: the tests only look."""
+    shutil.rmtree(HOOKS, ignore_errors=True)
+    HOOKS.mkdir()
     cluster.apply("".join(PODS))
     return cluster
 
@@ -169,11 +176,11 @@ def test_startup_then_readiness(pods: OneCluster) -> None:
 
 def test_hooks(pods: OneCluster) -> None:
     pods.until(lambda: pods.logs("life-hooks") == "post\n" if pods.container("life-hooks") else "", "postStart")
-    follow = pods.logs  # while it ends, its log can still be read
     began = time.monotonic()
     pods.delete("life-hooks")
-    pods.until(lambda: "pre\n" in follow("life-hooks"), "preStop before SIGTERM")
     pods.gone("life-hooks")
+    assert (HOOKS / "told").read_text() == "pre\n", "preStop before SIGTERM"
+    shutil.rmtree(HOOKS)
     assert time.monotonic() - began < 15, "it ended by itself, long before its grace period"
 
 
