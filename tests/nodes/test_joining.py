@@ -18,6 +18,7 @@ def test_a_job_whose_nodes_do_not_come_ends_with_a_reason(make_nodes) -> None:
     assert "did not begin within 3 s (--join-timeout); it waited for 1 of 2 nodes" in alone.outcome["reason"]
 
 
+@pytest.mark.nightly
 def test_a_node_with_another_token_is_told_that_it_is_not_let_in(make_nodes) -> None:
     nodes: Nodes = make_nodes(nodes=2, nproc=1)
     nodes.start("n0", "--node-rank", "0", "--join-token", "one secret of sixteen", script=SCRIPT)

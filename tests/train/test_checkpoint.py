@@ -44,7 +44,7 @@ def ledger(result, rank=0):
 # ------------------------------------------------------------------------------------------------ save and resume
 
 
-@pytest.mark.parametrize("more", [(), ("--between",)], ids=["plain", "drawing-between-steps"])
+@pytest.mark.parametrize("more", [(), *nightly(("--between",))], ids=["plain", "drawing-between-steps"])
 def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(jobs, tmp_path, more):
     save(jobs, tmp_path, "--wait", *more)
     assert saved(tmp_path) == [10, 20]

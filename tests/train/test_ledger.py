@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from again import nightly
 
 pytestmark = pytest.mark.torch
 SCRIPT = "tests/scripts/ledger.py"
@@ -28,7 +29,7 @@ def ledger(result, rank):
         return [line.split() for line in f]
 
 
-@pytest.mark.parametrize("mode", [(), ("--noise",)], ids=["light", "careful"])
+@pytest.mark.parametrize("mode", [("--noise",), *nightly(())], ids=["careful", "light"])
 def test_no_gap_and_no_double(jobs, mode):
     reference = jobs.reference(SCRIPT, "--steps", "40", *mode)
     result = jobs.run(SCRIPT, "--steps", "40", *mode, chaos=FAULTS)
