@@ -13,29 +13,15 @@ from onward.core.agreement import Agreement, Part
 from onward.core.checkpoints import Grant, SavePart, publishable
 from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, Progress, RankFacts, Stage
+from onward.core.faults import exit_fault
 from onward.core.incident import Incident
+from onward.core.job import OVER, RELOAD, Job, Limits, Phase, age, current, new_job, node_of
 from onward.core.membership import ALL_VOTE, Electorate, Member, Outlook, council, facts_s, fill, vote
 from onward.core.policy import Policy
 from onward.core.published import Rules
-from onward.core.recovery import (
-    OVER,
-    QUIET_S,
-    RELOAD,
-    Job,
-    Limits,
-    Phase,
-    advance,
-    age,
-    current,
-    exit_fault,
-    inherited,
-    new_job,
-    node_of,
-    overtaken,
-    quorum,
-    resumed,
-    savers,
-)
+from onward.core.recovery import QUIET_S, advance, quorum
+from onward.core.saving import savers
+from onward.core.succession import inherited, overtaken, resumed
 from onward.manager.bulletin import Bulletin
 from onward.manager.pace import Pace
 from onward.wire.messages import (

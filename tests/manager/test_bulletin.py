@@ -9,10 +9,10 @@ import pytest
 
 from onward.core.facts import Progress, RankFacts, Scope, Stage
 from onward.core.intake import Notice
+from onward.core.job import Limits, Phase
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.core.published import Rules
-from onward.core.recovery import Limits, Phase
 from onward.manager.logic import ManagerLogic, ManagerSettings
 from onward.wire.messages import AgentFacts, FaultAnswer, FaultRequest, IncidentNote, Orders
 

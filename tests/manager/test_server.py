@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from onward.core.facts import RankFacts, Stage
+from onward.core.job import Limits
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
-from onward.core.recovery import Limits
 from onward.manager.journal import read
 from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer

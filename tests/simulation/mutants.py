@@ -7,6 +7,7 @@ lacks a single check. `planted` puts it in place for the length of a `with` bloc
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +17,9 @@ import msgspec
 from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic, Asker, Effect
-from onward.core import recovery
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
-from onward.core.membership import Electorate, Member, Outlook, Places, Vote, vote
-from onward.manager import logic as manager_logic
+from onward.core.job import Facts, Job, current
+from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
 from onward.manager.logic import ManagerLogic
 from onward.wire.messages import Form, KeepSlot, Orders, StoreReply, StoreRequest
 
@@ -64,14 +64,14 @@ def _any_generation(self: AgentLogic, asker: Asker, q: StoreRequest) -> list[Eff
     return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
 
 
-def _any_incarnation(job: recovery.Job, facts: recovery.Facts) -> dict[int, Any]:
+def _any_incarnation(job: Job, facts: Facts) -> dict[int, Any]:
     return {r: f for r, f in facts.items() if r < job.world_size}
 
 
 _succeed = ManagerLogic._succeed
 
 
-def _same_term(self: ManagerLogic, last: recovery.Job, term: int, now: float) -> None:
+def _same_term(self: ManagerLogic, last: Job, term: int, now: float) -> None:
     _succeed(self, last, max(term - 1, 1), now)
 
 
@@ -167,7 +167,7 @@ def _gate_ajar(self: GenerationStore, process: int, q: StoreRequest) -> list[tup
 _form = ManagerLogic._form
 
 
-def _shape_kept_from_replacements(self: ManagerLogic, job: recovery.Job, rank: int) -> Form:
+def _shape_kept_from_replacements(self: ManagerLogic, job: Job, rank: int) -> Form:
     form = _form(self, job, rank)
     return msgspec.structs.replace(form, light=0) if form.part == "receive" else form
 
@@ -189,6 +189,13 @@ def _only_when_receiving(self: RankProcess, form: Form) -> bool:
     return form.part == "receive" and form.step > self.tx.begun
 
 
+def _everywhere(function: Any, replacement: Any) -> tuple[tuple[Any, str, Any], ...]:
+    """Every module that decides with `function` has imported it by its name."""
+    name = function.__name__
+    modules = [m for n, m in sorted(sys.modules.items()) if n.startswith(("onward.core.", "onward.manager."))]
+    return tuple((m, name, replacement) for m in modules if getattr(m, name, None) is function)
+
+
 def _mutant(name: str, what: str, *places: tuple[Any, str, Any], nodes: int = 1) -> Mutant:
     return Mutant(name, what, places, nodes)
 
@@ -199,15 +206,14 @@ MUTANTS = (
     _mutant(
         "old incarnation",
         "facts about a process that was replaced are taken for its successor's",
-        (recovery, "current", _any_incarnation),
-        (manager_logic, "current", _any_incarnation),
+        *_everywhere(current, _any_incarnation),
     ),
     _mutant("same term", "a new manager takes the term of the last one", (ManagerLogic, "_succeed", _same_term)),
-    _mutant("lowest step", "the job goes back to the lowest step", (recovery, "agree", _lowest_step)),
+    _mutant("lowest step", "the job goes back to the lowest step", *_everywhere(agree, _lowest_step)),
     _mutant(
-        "local state ignored", "a step is agreed on that a rank cannot reach", (recovery, "agree", _local_state_ignored)
+        "local state ignored", "a step is agreed on that a rank cannot reach", *_everywhere(agree, _local_state_ignored)
     ),
-    _mutant("double commit", "an unfinished step is kept and run again", (recovery, "agree", _nothing_taken_back)),
+    _mutant("double commit", "an unfinished step is kept and run again", *_everywhere(agree, _nothing_taken_back)),
     _mutant(
         "budget forgotten", "a new manager counts restarts from zero", (ManagerLogic, "_succeed", _budget_forgotten)
     ),
@@ -236,30 +242,26 @@ MUTANTS = (
     _mutant(
         "half is enough",
         "half of the votes count as a majority",
-        (recovery, "vote", _half_is_enough),
-        (manager_logic, "vote", _half_is_enough),
+        *_everywhere(vote, _half_is_enough),
         nodes=2,
     ),
     _mutant(
         "tie broken anywhere",
         "the casting vote belongs to whoever is there, not to the agent that hosted the manager",
-        (recovery, "vote", _tie_broken_anywhere),
-        (manager_logic, "vote", _tie_broken_anywhere),
+        *_everywhere(vote, _tie_broken_anywhere),
         nodes=2,
     ),
     _mutant(
         "silence is death",
         "who does not answer is not counted",
-        (recovery, "vote", _silence_is_death),
-        (manager_logic, "vote", _silence_is_death),
+        *_everywhere(vote, _silence_is_death),
         nodes=2,
     ),
     _mutant("old votes", "an agent that has fallen silent still votes", (ManagerLogic, "_is_here", _nobody_is_silent)),
     _mutant(
         "place given twice",
         "who holds a place is given another",
-        (recovery, "fill", _anybody_fills),
-        (manager_logic, "fill", _anybody_fills),
+        *_everywhere(fill, _anybody_fills),
         nodes=2,
     ),
     _mutant("any slot", "local state of another generation replaces what is kept", (Keeper, "keep_slot", _any_slot)),

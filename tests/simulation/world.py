@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from onward.core.recovery import Job, Limits
+from onward.core.job import Job, Limits
 from onward.manager.logic import ManagerSettings
 
 from .fabric import Fabric
