@@ -18,8 +18,8 @@ from onward.core.job import Limits
 from onward.core.policy import Policy
 from onward.core.published import Rules
 from onward.errors import OnwardError, UsageError
-from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
+from onward.manager.settings import ManagerSettings
 from onward.wire.token import machine_token, read_token
 
 PORT = 9601

@@ -9,7 +9,8 @@ from onward.core.incident import Incident
 from onward.core.job import Limits, Phase
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
-from onward.manager.logic import ManagerLogic, ManagerSettings
+from onward.manager.logic import ManagerLogic
+from onward.manager.settings import ManagerSettings
 from onward.wire.messages import AgentFacts, CaptureStacks, Orders
 
 WORLD, STOPPED = 4, 2

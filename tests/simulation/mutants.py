@@ -20,7 +20,9 @@ from onward.agent.logic import AgentLogic, Asker, Effect
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.core.job import Facts, Job, current
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
-from onward.manager.logic import ManagerLogic
+from onward.manager.office import Claim, go_on
+from onward.manager.orders import form
+from onward.manager.roll import Roll
 from onward.wire.messages import Form, KeepSlot, Orders, StoreReply, StoreRequest
 
 from .ranks import RankProcess
@@ -68,11 +70,8 @@ def _any_incarnation(job: Job, facts: Facts) -> dict[int, Any]:
     return {r: f for r, f in facts.items() if r < job.world_size}
 
 
-_succeed = ManagerLogic._succeed
-
-
-def _same_term(self: ManagerLogic, last: Job, term: int, now: float) -> None:
-    _succeed(self, last, max(term - 1, 1), now)
+def _same_term(last: Job, term: int, *args: Any) -> Claim:
+    return go_on(last, max(term - 1, 1), *args)
 
 
 # ---------------------------------------------------------------------------------------------------- agreement
@@ -140,17 +139,16 @@ def _any_term(self: AgentLogic, orders: Orders) -> bool:
     return orders.term >= self.term
 
 
-def _nobody_is_silent(self: ManagerLogic, m: Member, now: float) -> bool:
+def _nobody_is_silent(self: Roll, m: Member, now: float) -> bool:
     return True
 
 
 # ---------------------------------------------------------------------------------------------------- the rest
 
 
-def _budget_forgotten(self: ManagerLogic, *args: Any) -> None:
-    _succeed(self, *args)
-    if self.job is not None:
-        self.job = replace(self.job, restarts_used=0)
+def _budget_forgotten(*args: Any) -> Claim:
+    claimed = go_on(*args)
+    return claimed if claimed.job is None else replace(claimed, job=replace(claimed.job, restarts_used=0))
 
 
 _arrive = GenerationStore._arrive
@@ -164,12 +162,9 @@ def _gate_ajar(self: GenerationStore, process: int, q: StoreRequest) -> list[tup
         self._world_size += 1
 
 
-_form = ManagerLogic._form
-
-
-def _shape_kept_from_replacements(self: ManagerLogic, job: Job, rank: int) -> Form:
-    form = _form(self, job, rank)
-    return msgspec.structs.replace(form, light=0) if form.part == "receive" else form
+def _shape_kept_from_replacements(*args: Any) -> Form:
+    told = form(*args)
+    return msgspec.structs.replace(told, light=0) if told.part == "receive" else told
 
 
 _publish = Transaction._publish
@@ -208,15 +203,13 @@ MUTANTS = (
         "facts about a process that was replaced are taken for its successor's",
         *_everywhere(current, _any_incarnation),
     ),
-    _mutant("same term", "a new manager takes the term of the last one", (ManagerLogic, "_succeed", _same_term)),
+    _mutant("same term", "a new manager takes the term of the last one", *_everywhere(go_on, _same_term)),
     _mutant("lowest step", "the job goes back to the lowest step", *_everywhere(agree, _lowest_step)),
     _mutant(
         "local state ignored", "a step is agreed on that a rank cannot reach", *_everywhere(agree, _local_state_ignored)
     ),
     _mutant("double commit", "an unfinished step is kept and run again", *_everywhere(agree, _nothing_taken_back)),
-    _mutant(
-        "budget forgotten", "a new manager counts restarts from zero", (ManagerLogic, "_succeed", _budget_forgotten)
-    ),
+    _mutant("budget forgotten", "a new manager counts restarts from zero", *_everywhere(go_on, _budget_forgotten)),
     _mutant("gate ajar", "the gate opens with one rank missing", (GenerationStore, "_arrive", _gate_ajar)),
     _mutant(
         "published too late", "local state is not safe at a commit", (Transaction, "_publish", _published_too_late)
@@ -224,7 +217,7 @@ MUTANTS = (
     _mutant(
         "shape not told",
         "a replacement goes on with careful steps while the others' are light",
-        (ManagerLogic, "_form", _shape_kept_from_replacements),
+        *_everywhere(form, _shape_kept_from_replacements),
     ),
     _mutant(
         "refusal overheard", "a rank takes the refusal of the gate for its opening", (RankProcess, "_refused", _never)
@@ -257,7 +250,7 @@ MUTANTS = (
         *_everywhere(vote, _silence_is_death),
         nodes=2,
     ),
-    _mutant("old votes", "an agent that has fallen silent still votes", (ManagerLogic, "_is_here", _nobody_is_silent)),
+    _mutant("old votes", "an agent that has fallen silent still votes", (Roll, "is_here", _nobody_is_silent)),
     _mutant(
         "place given twice",
         "who holds a place is given another",

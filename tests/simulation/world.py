@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from onward.core.job import Job, Limits
-from onward.manager.logic import ManagerSettings
+from onward.manager.settings import ManagerSettings
 
 from .fabric import Fabric
 from .managers import SimManager
