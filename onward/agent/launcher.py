@@ -24,20 +24,10 @@ from onward.agent.chaos import OWN_KINDS
 from onward.agent.conditions import Conditions
 from onward.agent.courier import Courier
 from onward.agent.desk import Desk
+from onward.agent.effects import AnswerPeer, Effect, FetchLocal, KillProcess, Say, SendPeer, SendRank, StartProcess
+from onward.agent.facts import Process
 from onward.agent.helpers import Guard, OwnManager
-from onward.agent.logic import (
-    AgentLogic,
-    AgentSettings,
-    AnswerPeer,
-    Effect,
-    FetchLocal,
-    KillProcess,
-    Process,
-    Say,
-    SendPeer,
-    SendRank,
-    StartProcess,
-)
+from onward.agent.logic import AgentLogic
 from onward.agent.logs import Follower, tail
 from onward.agent.meeting import meet
 from onward.agent.obituary import Obituaries
@@ -48,7 +38,7 @@ from onward.agent.places import Places
 from onward.agent.processes import Child, become_reaper, kill_tree, reap_orphans
 from onward.agent.saver import Saver
 from onward.agent.saving import DropPart, PublishCheckpoint, UseDirectory, WriteCheckpoint
-from onward.agent.settings import RunSettings, Streams
+from onward.agent.settings import AgentSettings, RunSettings, Streams
 from onward.agent.tally import Tally
 from onward.agent.vault import Vault
 from onward.agent.warmth import WarmParent

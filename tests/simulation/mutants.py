@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 
+from onward.agent.effects import Effect
 from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
-from onward.agent.logic import AgentLogic, Asker, Effect
+from onward.agent.logic import AgentLogic
+from onward.agent.stores import Asker, Stores
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.core.job import Facts, Job, current
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
@@ -58,12 +60,10 @@ def _any_orders(self: AgentLogic, orders: Orders) -> list[Effect]:
     return self.reconcile()
 
 
-def _any_generation(self: AgentLogic, asker: Asker, q: StoreRequest) -> list[Effect]:
-    store = self._stores.get(q.generation)
-    if store is None:
-        store = GenerationStore(q.generation, self.world_size)
-        self._stores = {q.generation: store}
-    return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
+def _any_generation(self: Stores, asker: Asker, q: StoreRequest, orders: Orders | None) -> list[Effect]:
+    if self._store is None or self._store.generation != q.generation:
+        self._store = GenerationStore(q.generation, orders.world_size if orders is not None else 0)
+    return [e for who, reply in self._store.handle(asker, q) for e in self.reply(who, reply)]
 
 
 def _any_incarnation(job: Job, facts: Facts) -> dict[int, Any]:
@@ -197,7 +197,7 @@ def _mutant(name: str, what: str, *places: tuple[Any, str, Any], nodes: int = 1)
 
 MUTANTS = (
     _mutant("old orders", "an agent follows orders of an older term", (AgentLogic, "on_orders", _any_orders)),
-    _mutant("old store", "a store answers for a generation that is over", (AgentLogic, "_on_store", _any_generation)),
+    _mutant("old store", "a store answers for a generation that is over", (Stores, "ask", _any_generation)),
     _mutant(
         "old incarnation",
         "facts about a process that was replaced are taken for its successor's",

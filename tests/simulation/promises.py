@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onward.agent.logic import StartProcess
+from onward.agent.effects import StartProcess
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant
 from onward.core.facts import Scope, Stage
