@@ -137,6 +137,11 @@ class AgentLogic:
     def local_ranks(self) -> tuple[int, ...]:
         return tuple(range(self.first_rank, self.first_rank + self.settings.local_ranks)) if self.node >= 0 else ()
 
+    @property
+    def attached(self) -> bool:
+        """Some rank here uses the library."""
+        return any(self.processes[n].attached for n in self.current.values())
+
     def _forward_log(self, rank: int, only: int | None = None) -> list[Effect]:
         """Let another node keep what a replacement of `rank` would need to run the script up to its first step."""
         attempt = self.orders.attempt if self.orders is not None else 0

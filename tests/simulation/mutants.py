@@ -7,13 +7,16 @@ lacks a single check. `planted` puts it in place for the length of a `with` bloc
 from __future__ import annotations
 
 import contextlib
-import sys
+import importlib
+import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+import onward.core
+import onward.manager
 from onward.agent.effects import Effect
 from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
@@ -184,11 +187,19 @@ def _only_when_receiving(self: RankProcess, form: Form) -> bool:
     return form.part == "receive" and form.step > self.tx.begun
 
 
+_DECIDING = [
+    importlib.import_module(f"{room.__name__}.{module.name}")
+    for room in (onward.core, onward.manager)
+    for module in pkgutil.iter_modules(room.__path__)
+]
+
+
 def _everywhere(function: Any, replacement: Any) -> tuple[tuple[Any, str, Any], ...]:
     """Every module that decides with `function` has imported it by its name."""
     name = function.__name__
-    modules = [m for n, m in sorted(sys.modules.items()) if n.startswith(("onward.core.", "onward.manager."))]
-    return tuple((m, name, replacement) for m in modules if getattr(m, name, None) is function)
+    places = [(m, name, replacement) for m in _DECIDING if getattr(m, name, None) is function]
+    assert places, f"{name} is nowhere to be found"
+    return tuple(places)
 
 
 def _mutant(name: str, what: str, *places: tuple[Any, str, Any], nodes: int = 1) -> Mutant:
