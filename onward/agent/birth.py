@@ -9,7 +9,7 @@ import subprocess
 import msgspec
 
 from onward.agent.environment import Post, rank_environment
-from onward.agent.logic import Process
+from onward.agent.facts import Process
 from onward.agent.places import Places
 from onward.agent.processes import MARK, die_with, disown, run_module
 from onward.agent.rank import RankSpec

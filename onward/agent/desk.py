@@ -55,10 +55,10 @@ class Desk:
             if not error:
                 injected = [self._inject(i) for i in request.injections]
         launcher = self._launcher
-        incidents, last_open = launcher.stories()
+        incidents, last_open = launcher.ledger.stories()
         return ControlReply(
             error=error,
-            view=launcher.view(),
+            view=launcher.ledger.view(),
             incidents=incidents[-SHOWN_INCIDENTS:],
             open=last_open,
             fired=launcher.witness.fired,
@@ -92,7 +92,7 @@ class Desk:
         i = msgspec.structs.replace(i, id=launcher.witness.next_id())
         launcher.witness.expect(i)
         if self._outside(i):
-            launcher.signal_rank(i.rank, SIGNALS[i.kind], i.id)
+            launcher.crew.signal_rank(i.rank, SIGNALS[i.kind], i.id)
         else:
             launcher.inject(i)
         return i.id

@@ -7,13 +7,16 @@ drives the same code over a simulated network.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from onward.agent.effects import Effect, FetchLocal, KillProcess, Say, SendPeer, SendRank, StartProcess
+from onward.agent.facts import Process, rank_facts
 from onward.agent.keeper import Keeper
-from onward.agent.kvstore import GenerationStore
-from onward.agent.saving import Saving, SavingEffect
-from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
-from onward.core.membership import Member
+from onward.agent.saving import Saving
+from onward.agent.settings import AgentSettings
+from onward.agent.spares import Spares
+from onward.agent.stores import Stores
+from onward.core.facts import RankFacts, Stage
 from onward.wire.messages import (
     AgentFacts,
     Copied,
@@ -34,114 +37,6 @@ from onward.wire.messages import (
     Welcome,
 )
 
-SPARE_TRIES = 3
-CALM_STEPS = 3  # of every rank in a generation before a spare is built: it takes the cores and memory of the ranks
-
-
-# ---------------------------------------------------------------------------------------------------- effects
-
-
-@dataclass(frozen=True)
-class StartProcess:
-    process: int
-    rank: int
-    incarnation: int
-    spare: bool
-    attempt: int
-    kept_at: str = ""  # fetch what this agent keeps for the rank, first
-
-
-@dataclass(frozen=True)
-class KillProcess:
-    process: int
-    gently: bool = False  # SIGTERM first, with the grace period
-
-
-@dataclass(frozen=True)
-class SendRank:
-    process: int
-    message: object
-
-
-@dataclass(frozen=True)
-class FetchLocal:
-    """Get what another agent keeps for the rank of a process that is there already."""
-
-    process: int
-    kept_at: str
-
-
-@dataclass(frozen=True)
-class SendPeer:
-    """To the agent that listens at `peer`."""
-
-    peer: str
-    message: object
-
-
-@dataclass(frozen=True)
-class AnswerPeer:
-    """To the agent with this id, on the connection it opened."""
-
-    agent: str
-    message: object
-
-
-@dataclass(frozen=True)
-class Say:
-    """A sentence for people."""
-
-    text: str
-
-
-Effect = StartProcess | KillProcess | FetchLocal | SendRank | SendPeer | AnswerPeer | Say | SavingEffect
-Asker = tuple[str, int]  # (agent, process)
-
-
-# ---------------------------------------------------------------------------------------------------- state
-
-
-@dataclass
-class Process:
-    """One process of a rank, or of a spare for it."""
-
-    number: int
-    rank: int
-    incarnation: int
-    spare: bool  # waits for its rank's place
-    stand_in: bool  # was started to take over a place, so it runs alone up to its first step
-    attempt: int
-    pid: int = 0
-    attached: bool = False
-    report: Report | None = None
-    exit_code: int | None = None
-    fault: FaultReport | None = None
-    progress: Progress = field(default_factory=Progress)
-    sent: RankOrder | None = None
-    killed: bool = False
-
-    @property
-    def alive(self) -> bool:
-        return self.exit_code is None
-
-    @property
-    def parked(self) -> bool:
-        return self.alive and self.report is not None and self.report.stage == Stage.PARKED.value
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    """What an agent is told at its start."""
-
-    member: Member
-    local_ranks: int
-    spares: str = "each"
-    elastic: bool = False
-    retry_on: tuple[str, ...] = ()
-    injections: tuple[Injection, ...] = ()
-    memory_dir: str = ""
-    dump_dir: str = ""
-
 
 class AgentLogic:
     """See the module's docstring."""
@@ -156,7 +51,7 @@ class AgentLogic:
     ) -> None:
         self.settings = settings
         self.node = -1  # our place in the job
-        self.world_size = self._members = 0
+        self.world_size = 0
         self.keeper = Keeper()
         self._paths = paths  # of a process: (status page, directory of its rank's local state)
         self._local_steps = local_steps  # which steps that directory holds
@@ -174,16 +69,14 @@ class AgentLogic:
         self.lonely_s = 0.0  # for how long no manager in office has been heard of
         self.version = 0
         self.stopping = False
-        self.dropped = 0  # messages refused because they were from the past
+        self._dropped = 0
         self.late_s = 0.0  # how late our own ticks come
         self.injections = list(settings.injections)
         self._next = 0
-        self._stores: dict[int, GenerationStore[Asker]] = {}
-        self._early: list[tuple[Asker, StoreRequest]] = []  # for a generation that we have not heard of yet
+        self._stores = Stores(settings.member.id)
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
-        self._spare_tries: dict[int, int] = {}
         self._fetched: set[tuple[int, int]] = set()
-        self._calm_from = (-1, 0)  # (generation, the furthest step when it was first seen running)
+        self._spares = Spares(settings.spares)
         self.changed = True
 
     # ------------------------------------------------------------------------------------------ orders
@@ -192,14 +85,14 @@ class AgentLogic:
         """Everything the manager wants, as of now."""
         last = self.orders
         if not self._may_follow(orders):
-            self.dropped += 1
+            self._dropped += 1
             return []
         if last is not None and orders.attempt != last.attempt:
             self._log.clear()
-            self._spare_tries.clear()
+            self._spares.forget()
         self.term, self.seat, self.age = orders.term, orders.seat, orders.age
         self.orders = orders
-        self.world_size, self._members = orders.world_size, orders.members
+        self.world_size = orders.world_size
         if orders.job:
             self.record = orders.job
         self.changed = True
@@ -208,10 +101,7 @@ class AgentLogic:
         if partner and (last is None or last.generation != orders.generation or partner != self._partner):
             self._partner = partner
             effects += [e for rank in self._log for e in self._forward_log(rank)]
-        early, self._early = self._early, []
-        for asker, q in early:
-            effects += self._on_store(asker, q)
-        return [*effects, *self.reconcile(), *self.saving.on_orders(orders)]
+        return [*effects, *self._stores.on_orders(orders), *self.reconcile(), *self.saving.on_orders(orders)]
 
     _partner = ""
 
@@ -236,7 +126,7 @@ class AgentLogic:
         self.saving = Saving(self.local_ranks)
         self.current.clear()
         self._log.clear()
-        self._spare_tries.clear()
+        self._spares.forget()
         return effects
 
     @property
@@ -246,6 +136,11 @@ class AgentLogic:
     @property
     def local_ranks(self) -> tuple[int, ...]:
         return tuple(range(self.first_rank, self.first_rank + self.settings.local_ranks)) if self.node >= 0 else ()
+
+    @property
+    def attached(self) -> bool:
+        """Some rank here uses the library."""
+        return any(self.processes[n].attached for n in self.current.values())
 
     def _forward_log(self, rank: int, only: int | None = None) -> list[Effect]:
         """Let another node keep what a replacement of `rank` would need to run the script up to its first step."""
@@ -365,29 +260,13 @@ class AgentLogic:
         `room` says whether there is memory for one more process.
         """
         o = self.orders
-        if o is None or self.stopping or self.settings.spares == "none" or o.phase != "Running":
+        if o is None or self.stopping or o.phase != "Running":
             return []
-        alive = [p for p in self.processes.values() if p.spare and p.alive]
-        if any(not p.parked for p in alive):
+        rank = self._spares.wanted(o.generation, self.processes, self.current, room)
+        if rank is None:
             return []
-        have = {p.rank for p in alive}
-        ranks = [r for r in sorted(self.current) if r not in have]
-        if (self.settings.spares == "one" and have) or not self._calm(o.generation):
-            return []
-        for rank in ranks:
-            p = self.processes[self.current[rank]]
-            begun = p.alive and p.report is not None and p.report.resumed
-            if begun and self._spare_tries.get(rank, 0) < SPARE_TRIES and room():
-                self._spare_tries[rank] = self._spare_tries.get(rank, 0) + 1
-                s = self._new(rank, 0, spare=True, stand_in=True, attempt=o.attempt)
-                return [StartProcess(s.number, rank, 0, True, s.attempt)]
-        return []
-
-    def _calm(self, generation: int) -> bool:
-        steps = [self.processes[n].progress.step for n in self.current.values()]
-        if self._calm_from[0] != generation:
-            self._calm_from = (generation, max(steps, default=-1))
-        return min(steps, default=-1) >= self._calm_from[1] + CALM_STEPS
+        s = self._new(rank, 0, spare=True, stand_in=True, attempt=o.attempt)
+        return [StartProcess(s.number, rank, 0, True, s.attempt)]
 
     # ------------------------------------------------------------------------------------------ ranks
 
@@ -400,7 +279,7 @@ class AgentLogic:
         """A message from the process `number`."""
         p = self.processes.get(number)
         if p is None or not p.alive:
-            self.dropped += 1
+            self._dropped += 1
             return []
         match message:
             case Hello():
@@ -414,7 +293,7 @@ class AgentLogic:
                 elif message.stage in (Stage.FORMED.value, Stage.PARKED.value):
                     p.fault = None
                     if message.stage == Stage.PARKED.value:
-                        self._spare_tries[p.rank] = 0
+                        self._spares.parked(p.rank)
                 self.changed = True
             case Recorded() if self.orders is None or p.attempt == self.orders.attempt:
                 self._log.setdefault(p.rank, {})[message.index] = message.data
@@ -428,7 +307,7 @@ class AgentLogic:
             case Injected():
                 self.injections = [i for i in self.injections if i.id != message.id]
             case _:
-                self.dropped += 1
+                self._dropped += 1
         return []
 
     def _welcome(self, p: Process) -> Welcome:
@@ -463,61 +342,37 @@ class AgentLogic:
     # ------------------------------------------------------------------------------------------ the store
 
     @property
+    def dropped(self) -> int:
+        """Messages refused because they were from the past."""
+        return self._dropped + self._stores.refused
+
+    @property
     def me(self) -> str:
         return self.settings.member.id
 
     def _ask_store(self, p: Process, q: StoreRequest) -> list[Effect]:
         if p.spare:
-            self.dropped += 1
+            self._dropped += 1
             return [SendRank(p.number, StoreReply(id=q.id, error="a spare has no part in any generation"))]
         store = self.orders.store if self.orders is not None else ""
         if store in ("", self.settings.member.peer):
-            return self._on_store((self.me, p.number), q)
+            return self._stores.ask((self.me, p.number), q, self.orders)
         return [SendPeer(store, PeerStore(process=p.number, request=q))]
 
     def on_peer(self, agent: str, message: object) -> list[Effect]:
         """A request of another agent."""
         match message:
             case PeerStore():
-                return self._on_store((agent, message.process), message.request)
+                return self._stores.ask((agent, message.process), message.request, self.orders)
             case KeepLog():
                 self.keeper.keep_log(message)
             case _:
-                self.dropped += 1
+                self._dropped += 1
         return []
 
     def on_peer_reply(self, message: PeerReply) -> list[Effect]:
         p = self.processes.get(message.process)
         return [SendRank(p.number, message.reply)] if p is not None and p.alive else []
-
-    def _on_store(self, asker: Asker, q: StoreRequest) -> list[Effect]:
-        now = self.orders.generation if self.orders is not None else 0
-        if q.generation > now and asker[0] != self.me:
-            self._early.append((asker, q))  # the other agent heard of it first
-            return []
-        if q.generation != now and not (q.generation == self._last_store and self._pausing_softly()):
-            self.dropped += 1
-            state = "over" if q.generation < now else "not the current one"
-            return self._reply(asker, StoreReply(id=q.id, error=f"generation {q.generation} is {state}"))
-        store = self._stores.get(q.generation)
-        if store is None:
-            self._stores = {q.generation: GenerationStore(q.generation, self._members or self.world_size)}
-            store = self._stores[q.generation]
-        return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
-
-    @property
-    def _last_store(self) -> int:
-        return next(iter(self._stores), -1)
-
-    def _pausing_softly(self) -> bool:
-        """The ranks of the last generation are to end their step first, and may meet at its gate."""
-        return self.orders is not None and any(o.want == "pause" and o.soft for o in self.orders.ranks)
-
-    def _reply(self, asker: Asker, reply: StoreReply) -> list[Effect]:
-        agent, process = asker
-        if agent == self.me:
-            return [SendRank(process, reply)]
-        return [AnswerPeer(agent, PeerReply(process=process, reply=reply))]
 
     def on_exit(self, number: int, code: int) -> list[Effect]:
         p = self.processes.get(number)
@@ -547,7 +402,7 @@ class AgentLogic:
         """`told`: to a manager in office, which knows the record better than anybody."""
         self.version += 1
         self.changed = False
-        ranks = [self._rank_facts(self.processes[n]) for _, n in sorted(self.current.items())]
+        ranks = [self._facts_of(self.processes[n]) for _, n in sorted(self.current.items())]
         seen = self.orders.version if self.orders is not None else 0
         return AgentFacts(
             agent=self.settings.member,
@@ -568,40 +423,6 @@ class AgentLogic:
             late_s=self.late_s,
         )
 
-    def _rank_facts(self, p: Process) -> RankFacts:
-        r = p.report
-        whole, local = self._memory_steps(p.rank)
-        stage = Stage(r.stage) if r is not None else Stage.STARTING
-        if not p.alive:
-            stage = Stage.EXITED
-        return RankFacts(
-            rank=p.rank,
-            node=self.node,
-            incarnation=p.incarnation,
-            pid=p.pid,
-            stage=stage,
-            generation=r.generation if r else 0,
-            library=p.attached,
-            step=r.step if r else -1,
-            clean=r.clean if r else False,
-            undo=r.undo if r else False,
-            scope=Scope(r.scope) if r else Scope.SETUP,
-            local_steps=self._local_steps(p),
-            begun=self._begun(p),
-            resumed=r.resumed if r else False,
-            serve=r.serve if r else "",
-            between=r.between if r else 0,
-            loadable=tuple(r.loadable) if r else (),
-            partly=tuple(r.partly) if r else (),
-            memory=whole,
-            kept=local,
-            disk=self.saving.published,
-            save_error=self.saving.error,
-            light=r.light if r else 0,
-            elastic=r.elastic if r else False,
-            feed=r.feed if r else "",
-            follows=r.follows if r else "",
-            exit_code=p.exit_code,
-            fault=p.fault,
-            progress=p.progress,
-        )
+    def _facts_of(self, p: Process) -> RankFacts:
+        memory = self._memory_steps(p.rank)
+        return rank_facts(p, self.node, self.saving, self._local_steps(p), memory, self._begun(p))

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from onward.agent.logic import Process
+from onward.agent.facts import Process
 from onward.agent.logs import error_file, last_error, tail
 from onward.agent.observer import Ended
 from onward.core.facts import FaultReport

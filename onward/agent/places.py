@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from onward.agent import control
-from onward.agent.logic import Process
+from onward.agent.facts import Process
 from onward.agent.logs import user_directory
 from onward.errors import OnwardError
 

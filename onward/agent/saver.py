@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from onward.agent.logic import AgentLogic, Effect, SendRank
+from onward.agent.effects import Effect, SendRank
+from onward.agent.logic import AgentLogic
 from onward.agent.places import Places
 from onward.agent.saving import DropPart, PublishCheckpoint, SavingEffect, UseDirectory, WriteCheckpoint
 from onward.agent.vault import Vault

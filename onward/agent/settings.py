@@ -1,4 +1,4 @@
-"""Everything a launcher is told, in one frozen dataclass. The command line fills it (`cli.flags`)."""
+"""Everything a launcher is told (the command line fills it, `cli.flags`), and what its logic needs of that."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 
+from onward.core.membership import Member
 from onward.core.policy import Policy
 from onward.core.published import Rules
+from onward.wire.messages import Injection
 
 
 class Streams(IntFlag):
@@ -71,3 +73,17 @@ class RunSettings:
     output: str  # "text" or "json", for the summary at the end
     quiet: bool  # nothing but the ranks' own output and errors
     ignored: tuple[str, ...]  # torchrun's flags that were given and have no meaning here
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the agent's logic is told at its start."""
+
+    member: Member
+    local_ranks: int
+    spares: str = "each"
+    elastic: bool = False
+    retry_on: tuple[str, ...] = ()
+    injections: tuple[Injection, ...] = ()
+    memory_dir: str = ""
+    dump_dir: str = ""

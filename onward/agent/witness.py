@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from onward.core.facts import FaultReport
-from onward.core.recovery import signal_name
+from onward.core.faults import signal_name
 from onward.wire.messages import Injection
 from onward.wire.view import Fired
 

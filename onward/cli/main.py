@@ -257,7 +257,7 @@ def manager(
     """
     from onward.cli.flags import UNLIMITED_RESTARTS
     from onward.cli.manage import ManageSettings, manage, parse_listen
-    from onward.core.recovery import Limits
+    from onward.core.job import Limits
 
     host, port = parse_listen(listen)
     return manage(

@@ -14,12 +14,12 @@ from pathlib import Path
 from onward.agent.logs import user_directory
 from onward.agent.meeting import is_loopback
 from onward.agent.ports import why_not_bound
+from onward.core.job import Limits
 from onward.core.policy import Policy
 from onward.core.published import Rules
-from onward.core.recovery import Limits
 from onward.errors import OnwardError, UsageError
-from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
+from onward.manager.settings import ManagerSettings
 from onward.wire.token import machine_token, read_token
 
 PORT = 9601

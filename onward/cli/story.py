@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from onward.agent.observer import Outcome
 from onward.core.incident import Incident, describe
-from onward.core.recovery import PUZZLED
+from onward.core.remedy import PUZZLED
 
 MOST_CLAUSES = 4
 

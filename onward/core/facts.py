@@ -27,6 +27,9 @@ class Stage(str, Enum):
     EXITED = "exited"  # the kernel says so
 
 
+THROUGH = (Stage.DONE, Stage.AFTER, Stage.LEFT)  # the loop is behind it
+
+
 class Scope(str, Enum):
     """Where in the user's script a rank was when it paused; only some places can be run again."""
 

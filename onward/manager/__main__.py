@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
+from onward.core.job import Limits
 from onward.core.policy import Policy
 from onward.core.published import Rules
-from onward.core.recovery import Limits
-from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
+from onward.manager.settings import ManagerSettings
 
 NOT_NEEDED = 75  # the exit code of a manager that has nobody to manage
 

@@ -9,9 +9,9 @@ from onward.core import published
 from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, RankFacts
 from onward.core.intake import Surroundings, carry_out
+from onward.core.job import Job, Phase, current, node_of
 from onward.core.membership import Member, index_of
 from onward.core.published import Level, Published, Rules, level_now
-from onward.core.recovery import Job, Phase, current, node_of
 from onward.wire.messages import FaultAnswer, FaultRequest
 
 

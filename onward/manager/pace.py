@@ -8,7 +8,7 @@ from dataclasses import replace
 from onward.core import stragglers
 from onward.core.conditions import Condition
 from onward.core.facts import RankFacts, Stage
-from onward.core.recovery import Job, Phase, node_of
+from onward.core.job import Job, Phase, node_of
 
 JUDGE_S = 0.5
 SETTLE_STEPS = 3  # after a new generation, in which buckets, caches and memory find their places

@@ -16,7 +16,8 @@ from onward.core.membership import Member, misfit
 from onward.errors import WireError
 from onward.log import get_logger
 from onward.manager.journal import Journal
-from onward.manager.logic import ManagerLogic, ManagerSettings
+from onward.manager.logic import ManagerLogic
+from onward.manager.settings import ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.kernel import is_dead
 from onward.wire.messages import AgentFacts, DieAfter, FaultRequest, Refused, encoder, from_agent

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onward.agent.effects import KillProcess, SendRank, StartProcess
 from onward.agent.kvstore import GenerationStore
-from onward.agent.logic import CALM_STEPS, AgentLogic, AgentSettings, KillProcess, SendRank, StartProcess
+from onward.agent.logic import AgentLogic
+from onward.agent.settings import AgentSettings
+from onward.agent.spares import CALM_STEPS
 from onward.core.facts import FaultReport, Progress, Stage
 from onward.core.membership import Member
 from onward.wire.messages import (

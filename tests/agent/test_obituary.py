@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onward.agent.logic import Process
+from onward.agent.facts import Process
 from onward.agent.obituary import Obituaries
 from onward.core.facts import FaultReport
 

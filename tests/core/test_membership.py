@@ -8,9 +8,11 @@ from itertools import combinations
 import pytest
 
 from onward.core.facts import RankFacts, Scope, Stage
+from onward.core.job import Job, Limits, Phase, new_job
 from onward.core.membership import Electorate, Member, Outlook, fill, vote
 from onward.core.policy import parse_policies
-from onward.core.recovery import Job, Limits, Phase, advance, inherited, new_job, overtaken
+from onward.core.recovery import advance
+from onward.core.succession import inherited, overtaken
 
 A, B, C, D = (Member(id=name, host=name) for name in "abcd")
 

@@ -12,20 +12,13 @@ from hypothesis import strategies as st
 
 from onward.core.agreement import Part
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
+from onward.core.faults import IDENTICAL_LIMIT, signal_name
 from onward.core.incident import Incident
+from onward.core.job import Job, Limits, Phase, age, new_job
 from onward.core.policy import Policy, parse_policies
-from onward.core.recovery import (
-    IDENTICAL_LIMIT,
-    RETRY_LIMIT,
-    Job,
-    Limits,
-    Phase,
-    advance,
-    age,
-    new_job,
-    resumed,
-    signal_name,
-)
+from onward.core.recovery import advance
+from onward.core.remedy import RETRY_LIMIT
+from onward.core.succession import resumed
 
 ALL = parse_policies("retry,recover-in-place,dump")
 

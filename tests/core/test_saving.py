@@ -10,9 +10,12 @@ from test_recovery import Driven
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant, SavedFile, SavePart, choose_start, publishable
 from onward.core.facts import FaultReport, Progress, Scope, Stage
+from onward.core.job import Job, Phase
 from onward.core.membership import Outlook
 from onward.core.policy import parse_policies
-from onward.core.recovery import Job, Phase, advance, resumed, savers
+from onward.core.recovery import advance
+from onward.core.saving import savers
+from onward.core.succession import resumed
 
 DUMP, RELOAD = parse_policies("retry,dump"), parse_policies("retry")
 

@@ -9,11 +9,12 @@ import pytest
 
 from onward.core.facts import Progress, RankFacts, Scope, Stage
 from onward.core.intake import Notice
+from onward.core.job import Limits, Phase
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.core.published import Rules
-from onward.core.recovery import Limits, Phase
-from onward.manager.logic import ManagerLogic, ManagerSettings
+from onward.manager.logic import ManagerLogic
+from onward.manager.settings import ManagerSettings
 from onward.wire.messages import AgentFacts, FaultAnswer, FaultRequest, IncidentNote, Orders
 
 POLICIES = parse_policies("retry,recover-in-place,recover,dump")

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.incident import Incident
+from onward.core.job import Limits, Phase
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
-from onward.core.recovery import Limits, Phase
-from onward.manager.logic import ManagerLogic, ManagerSettings
+from onward.manager.logic import ManagerLogic
+from onward.manager.settings import ManagerSettings
 from onward.wire.messages import AgentFacts, CaptureStacks, Orders
 
 WORLD, STOPPED = 4, 2

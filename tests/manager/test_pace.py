@@ -7,7 +7,7 @@ from dataclasses import replace
 from test_bulletin import Driven
 
 from onward.core.facts import Progress
-from onward.core.recovery import Phase
+from onward.core.job import Phase
 
 
 def train(d: Driven, times: dict[int, float], steps: int, first: int) -> int:

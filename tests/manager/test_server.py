@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from onward.core.facts import RankFacts, Stage
+from onward.core.job import Limits
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
-from onward.core.recovery import Limits
 from onward.manager.journal import read
-from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
+from onward.manager.settings import ManagerSettings
 from onward.wire.frames import decode, greet_server, pack, read_frame
 from onward.wire.messages import AgentFacts, Orders, encoder, from_manager
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from onward.core.job import Phase
 from onward.core.membership import Member
-from onward.core.recovery import Phase
 from onward.manager.logic import ManagerLogic
 from onward.wire.messages import AgentFacts, Beat, Note, Orders
 

@@ -7,20 +7,27 @@ lacks a single check. `planted` puts it in place for the length of a `with` bloc
 from __future__ import annotations
 
 import contextlib
+import importlib
+import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+import onward.core
+import onward.manager
+from onward.agent.effects import Effect
 from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
-from onward.agent.logic import AgentLogic, Asker, Effect
-from onward.core import recovery
+from onward.agent.logic import AgentLogic
+from onward.agent.stores import Asker, Stores
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
-from onward.core.membership import Electorate, Member, Outlook, Places, Vote, vote
-from onward.manager import logic as manager_logic
-from onward.manager.logic import ManagerLogic
+from onward.core.job import Facts, Job, current
+from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
+from onward.manager.office import Claim, go_on
+from onward.manager.orders import form
+from onward.manager.roll import Roll
 from onward.wire.messages import Form, KeepSlot, Orders, StoreReply, StoreRequest
 
 from .ranks import RankProcess
@@ -56,23 +63,18 @@ def _any_orders(self: AgentLogic, orders: Orders) -> list[Effect]:
     return self.reconcile()
 
 
-def _any_generation(self: AgentLogic, asker: Asker, q: StoreRequest) -> list[Effect]:
-    store = self._stores.get(q.generation)
-    if store is None:
-        store = GenerationStore(q.generation, self.world_size)
-        self._stores = {q.generation: store}
-    return [e for who, reply in store.handle(asker, q) for e in self._reply(who, reply)]
+def _any_generation(self: Stores, asker: Asker, q: StoreRequest, orders: Orders | None) -> list[Effect]:
+    if self._store is None or self._store.generation != q.generation:
+        self._store = GenerationStore(q.generation, orders.world_size if orders is not None else 0)
+    return [e for who, reply in self._store.handle(asker, q) for e in self.reply(who, reply)]
 
 
-def _any_incarnation(job: recovery.Job, facts: recovery.Facts) -> dict[int, Any]:
+def _any_incarnation(job: Job, facts: Facts) -> dict[int, Any]:
     return {r: f for r, f in facts.items() if r < job.world_size}
 
 
-_succeed = ManagerLogic._succeed
-
-
-def _same_term(self: ManagerLogic, last: recovery.Job, term: int, now: float) -> None:
-    _succeed(self, last, max(term - 1, 1), now)
+def _same_term(last: Job, term: int, *args: Any) -> Claim:
+    return go_on(last, max(term - 1, 1), *args)
 
 
 # ---------------------------------------------------------------------------------------------------- agreement
@@ -140,17 +142,16 @@ def _any_term(self: AgentLogic, orders: Orders) -> bool:
     return orders.term >= self.term
 
 
-def _nobody_is_silent(self: ManagerLogic, m: Member, now: float) -> bool:
+def _nobody_is_silent(self: Roll, m: Member, now: float) -> bool:
     return True
 
 
 # ---------------------------------------------------------------------------------------------------- the rest
 
 
-def _budget_forgotten(self: ManagerLogic, *args: Any) -> None:
-    _succeed(self, *args)
-    if self.job is not None:
-        self.job = replace(self.job, restarts_used=0)
+def _budget_forgotten(*args: Any) -> Claim:
+    claimed = go_on(*args)
+    return claimed if claimed.job is None else replace(claimed, job=replace(claimed.job, restarts_used=0))
 
 
 _arrive = GenerationStore._arrive
@@ -164,12 +165,9 @@ def _gate_ajar(self: GenerationStore, process: int, q: StoreRequest) -> list[tup
         self._world_size += 1
 
 
-_form = ManagerLogic._form
-
-
-def _shape_kept_from_replacements(self: ManagerLogic, job: recovery.Job, rank: int) -> Form:
-    form = _form(self, job, rank)
-    return msgspec.structs.replace(form, light=0) if form.part == "receive" else form
+def _shape_kept_from_replacements(*args: Any) -> Form:
+    told = form(*args)
+    return msgspec.structs.replace(told, light=0) if told.part == "receive" else told
 
 
 _publish = Transaction._publish
@@ -189,28 +187,40 @@ def _only_when_receiving(self: RankProcess, form: Form) -> bool:
     return form.part == "receive" and form.step > self.tx.begun
 
 
+_DECIDING = [
+    importlib.import_module(f"{room.__name__}.{module.name}")
+    for room in (onward.core, onward.manager)
+    for module in pkgutil.iter_modules(room.__path__)
+]
+
+
+def _everywhere(function: Any, replacement: Any) -> tuple[tuple[Any, str, Any], ...]:
+    """Every module that decides with `function` has imported it by its name."""
+    name = function.__name__
+    places = [(m, name, replacement) for m in _DECIDING if getattr(m, name, None) is function]
+    assert places, f"{name} is nowhere to be found"
+    return tuple(places)
+
+
 def _mutant(name: str, what: str, *places: tuple[Any, str, Any], nodes: int = 1) -> Mutant:
     return Mutant(name, what, places, nodes)
 
 
 MUTANTS = (
     _mutant("old orders", "an agent follows orders of an older term", (AgentLogic, "on_orders", _any_orders)),
-    _mutant("old store", "a store answers for a generation that is over", (AgentLogic, "_on_store", _any_generation)),
+    _mutant("old store", "a store answers for a generation that is over", (Stores, "ask", _any_generation)),
     _mutant(
         "old incarnation",
         "facts about a process that was replaced are taken for its successor's",
-        (recovery, "current", _any_incarnation),
-        (manager_logic, "current", _any_incarnation),
+        *_everywhere(current, _any_incarnation),
     ),
-    _mutant("same term", "a new manager takes the term of the last one", (ManagerLogic, "_succeed", _same_term)),
-    _mutant("lowest step", "the job goes back to the lowest step", (recovery, "agree", _lowest_step)),
+    _mutant("same term", "a new manager takes the term of the last one", *_everywhere(go_on, _same_term)),
+    _mutant("lowest step", "the job goes back to the lowest step", *_everywhere(agree, _lowest_step)),
     _mutant(
-        "local state ignored", "a step is agreed on that a rank cannot reach", (recovery, "agree", _local_state_ignored)
+        "local state ignored", "a step is agreed on that a rank cannot reach", *_everywhere(agree, _local_state_ignored)
     ),
-    _mutant("double commit", "an unfinished step is kept and run again", (recovery, "agree", _nothing_taken_back)),
-    _mutant(
-        "budget forgotten", "a new manager counts restarts from zero", (ManagerLogic, "_succeed", _budget_forgotten)
-    ),
+    _mutant("double commit", "an unfinished step is kept and run again", *_everywhere(agree, _nothing_taken_back)),
+    _mutant("budget forgotten", "a new manager counts restarts from zero", *_everywhere(go_on, _budget_forgotten)),
     _mutant("gate ajar", "the gate opens with one rank missing", (GenerationStore, "_arrive", _gate_ajar)),
     _mutant(
         "published too late", "local state is not safe at a commit", (Transaction, "_publish", _published_too_late)
@@ -218,7 +228,7 @@ MUTANTS = (
     _mutant(
         "shape not told",
         "a replacement goes on with careful steps while the others' are light",
-        (ManagerLogic, "_form", _shape_kept_from_replacements),
+        *_everywhere(form, _shape_kept_from_replacements),
     ),
     _mutant(
         "refusal overheard", "a rank takes the refusal of the gate for its opening", (RankProcess, "_refused", _never)
@@ -236,30 +246,26 @@ MUTANTS = (
     _mutant(
         "half is enough",
         "half of the votes count as a majority",
-        (recovery, "vote", _half_is_enough),
-        (manager_logic, "vote", _half_is_enough),
+        *_everywhere(vote, _half_is_enough),
         nodes=2,
     ),
     _mutant(
         "tie broken anywhere",
         "the casting vote belongs to whoever is there, not to the agent that hosted the manager",
-        (recovery, "vote", _tie_broken_anywhere),
-        (manager_logic, "vote", _tie_broken_anywhere),
+        *_everywhere(vote, _tie_broken_anywhere),
         nodes=2,
     ),
     _mutant(
         "silence is death",
         "who does not answer is not counted",
-        (recovery, "vote", _silence_is_death),
-        (manager_logic, "vote", _silence_is_death),
+        *_everywhere(vote, _silence_is_death),
         nodes=2,
     ),
-    _mutant("old votes", "an agent that has fallen silent still votes", (ManagerLogic, "_is_here", _nobody_is_silent)),
+    _mutant("old votes", "an agent that has fallen silent still votes", (Roll, "is_here", _nobody_is_silent)),
     _mutant(
         "place given twice",
         "who holds a place is given another",
-        (recovery, "fill", _anybody_fills),
-        (manager_logic, "fill", _anybody_fills),
+        *_everywhere(fill, _anybody_fills),
         nodes=2,
     ),
     _mutant("any slot", "local state of another generation replaces what is kept", (Keeper, "keep_slot", _any_slot)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onward.agent.logic import StartProcess
+from onward.agent.effects import StartProcess
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant
 from onward.core.facts import Scope, Stage
+from onward.core.faults import IDENTICAL_LIMIT
+from onward.core.job import OVER, Job, Phase
 from onward.core.membership import Outlook, index_of, vote
 from onward.core.policy import Policy
-from onward.core.recovery import IDENTICAL_LIMIT, OVER, Job, Phase
 from onward.wire.messages import Form, Orders, StoreRequest
 
 from .fabric import Op, Request, mix

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onward.agent.logic import Process
+from onward.agent.facts import Process
 from onward.core.facts import FaultReport, Scope, Stage
 from onward.wire.messages import (
     Copied,

@@ -6,19 +6,11 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onward.agent.logic import (
-    AgentLogic,
-    AgentSettings,
-    AnswerPeer,
-    Effect,
-    KillProcess,
-    Process,
-    Say,
-    SendPeer,
-    SendRank,
-    StartProcess,
-)
+from onward.agent.effects import AnswerPeer, Effect, KillProcess, Say, SendPeer, SendRank, StartProcess
+from onward.agent.facts import Process
+from onward.agent.logic import AgentLogic
 from onward.agent.saving import DropPart, PublishCheckpoint, WriteCheckpoint
+from onward.agent.settings import AgentSettings
 from onward.core.checkpoints import SavedFile
 from onward.core.facts import Progress
 from onward.core.membership import Member

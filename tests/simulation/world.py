@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from onward.core.recovery import Job, Limits
-from onward.manager.logic import ManagerSettings
+from onward.core.job import Job, Limits
+from onward.manager.settings import ManagerSettings
 
 from .fabric import Fabric
 from .managers import SimManager

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.incident import Incident
 from onward.core.intake import Notice
+from onward.core.job import Job, Limits, new_job
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.core.published import Level, Published
-from onward.core.recovery import Job, Limits, new_job
 from onward.errors import WireError
 from onward.wire import messages as m
 from onward.wire.frames import decode

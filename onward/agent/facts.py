@@ -1,0 +1,84 @@
+"""What an agent knows of its processes, and what the manager is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from onward.agent.saving import Saving
+from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
+from onward.wire.messages import RankOrder, Report
+
+
+@dataclass
+class Process:
+    """One process of a rank, or of a spare for it."""
+
+    number: int
+    rank: int
+    incarnation: int
+    spare: bool  # waits for its rank's place
+    stand_in: bool  # was started to take over a place, so it runs alone up to its first step
+    attempt: int
+    pid: int = 0
+    attached: bool = False
+    report: Report | None = None
+    exit_code: int | None = None
+    fault: FaultReport | None = None
+    progress: Progress = field(default_factory=Progress)
+    sent: RankOrder | None = None
+    killed: bool = False
+
+    @property
+    def alive(self) -> bool:
+        return self.exit_code is None
+
+    @property
+    def parked(self) -> bool:
+        return self.alive and self.report is not None and self.report.stage == Stage.PARKED.value
+
+
+def rank_facts(
+    p: Process,
+    node: int,
+    saving: Saving,
+    local_steps: tuple[int, ...],
+    memory: tuple[tuple[int, ...], tuple[int, ...]],
+    begun: int,
+) -> RankFacts:
+    """Of a process that is its rank. The last three: what the node holds of the rank outside its process."""
+    r = p.report
+    whole, local = memory
+    stage = Stage(r.stage) if r is not None else Stage.STARTING
+    if not p.alive:
+        stage = Stage.EXITED
+    return RankFacts(
+        rank=p.rank,
+        node=node,
+        incarnation=p.incarnation,
+        pid=p.pid,
+        stage=stage,
+        generation=r.generation if r else 0,
+        library=p.attached,
+        step=r.step if r else -1,
+        clean=r.clean if r else False,
+        undo=r.undo if r else False,
+        scope=Scope(r.scope) if r else Scope.SETUP,
+        local_steps=local_steps,
+        begun=begun,
+        resumed=r.resumed if r else False,
+        serve=r.serve if r else "",
+        between=r.between if r else 0,
+        loadable=tuple(r.loadable) if r else (),
+        partly=tuple(r.partly) if r else (),
+        memory=whole,
+        kept=local,
+        disk=saving.published,
+        save_error=saving.error,
+        light=r.light if r else 0,
+        elastic=r.elastic if r else False,
+        feed=r.feed if r else "",
+        follows=r.follows if r else "",
+        exit_code=p.exit_code,
+        fault=p.fault,
+        progress=p.progress,
+    )

@@ -1,0 +1,74 @@
+"""Elastic training: going on with fewer ranks while a node is missing, and with all when one has come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onward.core.facts import FaultReport, Stage
+from onward.core.fence import called_softly, fence_by
+from onward.core.job import Decision, Facts, Job, current, listed, nobody_came, node_of, renewed, without
+from onward.core.policy import Policy
+from onward.core.saving import climb
+
+
+def shrink(job: Job, facts: Facts, now: float) -> Decision:
+    """Nobody takes the place of a lost node: go on with those who are left, if they can and are enough."""
+    why = nobody_came(job, job.limits.reschedule_s)
+    if Policy.ELASTIC not in job.policies:
+        return climb(job, now, why)
+    absent = tuple(r for r in range(job.world_size) if job.places[node_of(job, r)] is None)
+    left = {r: f for r, f in current(job, facts).items() if r not in absent}
+    unable = [r for r, f in left.items() if not f.elastic]
+    if unable or not left:
+        return climb(job, now, f"{why}; elastic-training needs run.batches(global_batch=...), which the script lacks")
+    nodes = len(job.places) - job.places.count(None)
+    if nodes < job.limits.min_nodes:
+        waiting = f"at least {job.limits.min_nodes} nodes; {nodes} are left"
+        if waiting == job.waiting:
+            return climb(job, now, f"{why}, and still only {nodes} are left")
+        until = now + job.limits.quorum_s
+        return Decision(replace(job, waiting=waiting, mend_until=until, deadline=until), (f"waiting for {waiting}",))
+    text = f"{why}; going on with {len(left)} of {job.world_size} ranks and the same global batch"
+    incident = job.incident.decided(Policy.ELASTIC.value, text) if job.incident is not None else None
+    new = replace(
+        job,
+        absent=absent,
+        joining=tuple(r for r in job.joining if r not in absent),
+        waiting="",
+        incident=incident,
+        deadline=fence_by(job, now),
+        mend_until=now + job.limits.mend_s,
+    )
+    return Decision(new, (text,))
+
+
+def tend_absent(job: Job, facts: Facts) -> Decision:
+    """Who prepares to take an absent place may fail without anybody else being disturbed."""
+    here = [facts[r] for r in job.absent if r in facts and facts[r].incarnation == job.incarnations[r]]
+    lost = {node_of(job, f.rank) for f in here if f.fault is not None and f.fault.kind == "node"}
+    if lost & {i for i, m in enumerate(job.places) if m is not None}:
+        why = f"node {listed(sorted(lost))} was lost before it could join"
+        return Decision(replace(job, places=without(job, lost)), (why,))
+    dead = [f.rank for f in here if f.stage is Stage.EXITED and node_of(job, f.rank) not in lost]
+    if not dead:
+        return Decision(job)
+    new = replace(job, incarnations=renewed(job, dead), moved=job.moved + len(dead))
+    return Decision(new, (f"rank {listed(dead)} ended before it could join; starting it again",))
+
+
+def grow(job: Job, facts: Facts, now: float) -> Decision:
+    """When the processes of a whole node stand ready to take absent places, they join at the end of a step."""
+    ready: list[int] = []
+    for node, member in enumerate(job.places):
+        ranks = [r for r in job.absent if node_of(job, r) == node]
+        found = [facts[r] for r in ranks if r in facts and facts[r].incarnation == job.incarnations[r]]
+        if member is not None and ranks and len(found) == len(ranks) and all(f.stage is Stage.PARKED for f in found):
+            ready += ranks
+    if not ready:
+        return Decision(job)
+    back = ", ".join(f"node {n}" for n in sorted({node_of(job, r) for r in ready}))
+    fault = FaultReport("join", ready[0], job.incarnations[ready[0]], text=f"{back} is ready", at=now)
+    why = f"{back} is ready; rank {listed(ready)} joins at the end of the step"
+    new = called_softly(job, facts, fault, Policy.ELASTIC.value, why, now)
+    left = tuple(r for r in job.absent if r not in ready)
+    return Decision(replace(new, absent=left, joining=tuple(ready)), (why,))

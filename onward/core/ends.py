@@ -1,0 +1,95 @@
+"""How an incident ends, and how a job does: all is well, everybody starts again, or there is no point in going on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onward.core.facts import FaultReport
+from onward.core.faults import IDENTICAL_LIMIT, first_seen, times_seen
+from onward.core.job import Decision, Job, Phase, next_generation
+from onward.core.policy import Policy
+
+
+def root_cause(job: Job) -> FaultReport | None:
+    """Of what is going on now."""
+    return job.incident.root_cause if job.incident is not None else None
+
+
+def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> Decision:
+    """The last rung: every rank starts again, within the budget, and loads the newest copy there is."""
+    assert job.incident is not None
+    verdict = why_not_again(job)
+    if verdict:
+        return fail(job, now, verdict[0], f"{why}; {verdict[1]}" if verdict[2] else verdict[1])
+    text = f"{why}; restarting all {job.world_size} ranks"
+    new = replace(
+        job,
+        phase=Phase.STARTING,
+        through=False,
+        generation=next_generation(job),
+        incarnations=tuple(i + 1 for i in job.incarnations),
+        attempt=job.attempt + 1,
+        restarts_used=job.restarts_used + 1,
+        begun=False,
+        ending="",
+        absent=(),
+        joining=(),
+        switch=None,
+        switched=(),
+        past=(),
+        puzzled_until=0.0,
+        soft=False,
+        agreement=None,
+        deadline=None,
+        waiting=job.waiting if None in job.places else "",
+        incident=job.incident.decided(policy, text).marked("pause", now),
+        retries_at=(-1, 0),
+        progress_step=max(job.progress_step, job.incident.step),
+    )
+    return Decision(new, (text,))
+
+
+def why_not_again(job: Job) -> tuple[FaultReport, str, bool] | None:
+    """Why the job must not be started again: whom it is down to, a sentence, and whether it goes with others."""
+    assert job.incident is not None
+    if job.restarts_used >= job.limits.max_restarts:
+        return job.incident.root_cause, f"the limit of {job.limits.max_restarts} restarts is used up", True
+    worst = max(job.incident.faults, key=lambda f: times_seen(job, f))
+    if times_seen(job, worst) >= IDENTICAL_LIMIT:
+        return first_seen(job, worst), f"the same failure {IDENTICAL_LIMIT} times with no progress", False
+    return None
+
+
+def fail(job: Job, now: float, root: FaultReport | None, why: str) -> Decision:
+    """The job is over: no rung is left."""
+    closed = (job.incident.decided(Policy.EXIT.value, why).closed(now),) if job.incident else ()
+    last = closed[0].in_short() if closed else job.last
+    new = replace(job, phase=Phase.FAILED, root_cause=root, reason=why, incident=None, last=last, deadline=None)
+    return Decision(new, (why,), closed)
+
+
+def succeed(job: Job, now: float) -> Decision:
+    """The job is over, and all is done."""
+    return close(replace(job, phase=Phase.SUCCEEDED, deadline=None), now, "every rank ended well")
+
+
+def stopped(job: Job, why: str) -> Decision:
+    """The job is over, because it was told to end."""
+    return Decision(replace(job, phase=Phase.STOPPED, deadline=None, reason=why), (why,))
+
+
+def close(job: Job, now: float, *why: str) -> Decision:
+    """All is well again: the incident, where there is one, is over."""
+    if job.incident is None:
+        return Decision(job, why)
+    step = job.agreement.step + 1 if job.agreement else job.progress_step
+    closed = job.incident.closed(now)
+    new = replace(
+        job,
+        incident=None,
+        last=closed.in_short(),
+        deadline=None,
+        progress_step=max(step, job.progress_step),
+        repeats=() if step > job.progress_step else job.repeats,
+    )
+    return Decision(new, why, (closed,))

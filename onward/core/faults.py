@@ -1,0 +1,145 @@
+"""Which faults are to be acted on, and how often each has come back.
+
+A fault is reported once and seen many times, and one death shows in many places: here it is told apart what is news,
+what is an echo of another's end, and what has happened before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onward.core.facts import FaultReport, RankFacts, Stage
+from onward.core.incident import Incident
+from onward.core.job import Facts, Job, Phase, Repeat, current, furthest
+
+IDENTICAL_LIMIT = 3  # the same failure with no step in between
+LONGEST_TRACE = 8000  # letters; the record that holds it is sent with all orders
+EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
+
+
+def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
+    """Faults of current incarnations that nobody has acted on yet."""
+    found = []
+    handled = set(job.handled)
+    known = condemned(job) if job.ending else set()  # nobody is replaced any more, so they stay what they are
+    for rank, f in sorted(current(job, facts).items()):
+        if rank in known:
+            continue
+        if f.fault is not None and (rank, f.incarnation, f.fault.at) not in handled:
+            found.append(f.fault)
+        elif (
+            f.stage is Stage.EXITED
+            and (f.exit_code != 0 or job.phase in (Phase.PAUSING, Phase.FORMING))  # it was needed once more
+            and (rank, f.incarnation, EXIT_AT) not in handled
+            and (f.fault is None or f.fault.retryable)
+        ):
+            found.append(exit_fault(f, facts))
+    return tuple(sorted([*_left_early(job, facts, found), *found], key=_may_be_an_echo))
+
+
+def _left_early(job: Job, facts: Facts, found: Sequence[FaultReport]) -> list[FaultReport]:
+    """Where connections break and nobody has failed, whoever has ended well too early is what they broke on."""
+    if not found or not job.library or job.phase is not Phase.RUNNING or any(not _is_echo(f) for f in found):
+        return []
+    gone = [f for _, f in sorted(current(job, facts).items()) if f.stage is Stage.EXITED and f.exit_code == 0]
+    return [exit_fault(f, facts) for f in gone if (f.rank, f.incarnation, EXIT_AT) not in job.handled]
+
+
+def _is_echo(fault: FaultReport) -> bool:
+    return fault.retryable == "communication"
+
+
+def _may_be_an_echo(fault: FaultReport) -> bool:
+    """Of those that are seen at once: who was killed from outside did not die of what befell another.
+
+    An abort can be either: libraries end the process so when they lose a peer.
+    """
+    return fault.kind not in ("signal", "node") or fault.text == signal_name(6)
+
+
+def exit_fault(f: RankFacts, facts: Facts) -> FaultReport:
+    """What the end of a process says by itself."""
+    code = f.exit_code if f.exit_code is not None else 0
+    kind = "signal" if code < 0 else "exit"
+    text = signal_name(-code) if code < 0 else f"exit code {code}"
+    others = max((other.progress.step for rank, other in facts.items() if rank != f.rank), default=-1)
+    return FaultReport(
+        kind=kind, rank=f.rank, incarnation=f.incarnation, step=f.progress.step, text=text, at=EXIT_AT, others=others
+    )
+
+
+def signal_name(number: int) -> str:
+    """As people know it, the same on every machine."""
+    names = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"}
+    names |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU"}
+    return names.get(number, f"signal {number}")
+
+
+def late_faults(job: Job, here: Facts, ranks: list[int], kind: str, text: str) -> tuple[FaultReport, ...]:
+    """Of ranks that have not done in time what was wanted of them."""
+
+    def fault(r: int) -> FaultReport:
+        step = here[r].progress.step if r in here else -1
+        echo = "communication" if kind == "stall" else ""
+        return FaultReport(kind, r, job.incarnations[r], step=step, text=text, retryable=echo, at=LATE_AT)
+
+    return tuple(fault(r) for r in ranks)
+
+
+def _needs_new_process(f: FaultReport) -> bool:
+    ended = ("exit", "signal", "hang", "start", "node", "restart")
+    return f.kind in ended or (f.kind == "exception" and not f.retryable)
+
+
+def condemned(job: Job) -> set[int]:
+    """Ranks that are dead, or taken for dead."""
+    faults = job.incident.faults if job.incident is not None else ()
+    return {f.rank for f in faults if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
+
+
+def open_incident(job: Job, faults: tuple[FaultReport, ...], facts: Facts, now: float) -> Job:
+    """The incident of these faults begins, or one that is open has them too."""
+    if job.incident is not None:
+        return replace(job, incident=job.incident.merged(faults))
+    number = job.incidents + 1
+    since_s = max(f.since_s for f in faults)
+    incident = Incident(number=number, faults=faults, step=furthest(facts), opened_at=now - since_s)
+    return replace(job, incident=incident.marked("detect", now), incidents=number)
+
+
+def remember(job: Job, faults: tuple[FaultReport, ...]) -> Job:
+    """These have been acted on, and have been seen once more."""
+    handled = (*job.handled, *((f.rank, f.incarnation, f.at) for f in faults))[-8 * max(8, job.world_size) :]
+    lived = job.generation - (job.phase is Phase.PAUSING)  # during a pause the next one is open, nobody is in it yet
+    known = {r.signature: r for r in job.repeats}
+    for f in faults:
+        if f.retryable == "communication":
+            continue
+        seen = replace(f, traceback=f.traceback[-LONGEST_TRACE:])
+        old = known.pop(f.signature(), Repeat(f.signature(), 0, -1, (), seen))
+        if old.generation == lived and f.rank not in old.ranks:
+            known[f.signature()] = replace(old, ranks=(*old.ranks, f.rank))
+        else:
+            known[f.signature()] = replace(old, count=old.count + 1, generation=lived, ranks=(f.rank,))
+    return replace(job, handled=handled, repeats=tuple(known.values())[-32:])
+
+
+def times_seen(job: Job, fault: FaultReport) -> int:
+    """With no progress in between."""
+    return next((r.count for r in job.repeats if r.signature == fault.signature()), 0)
+
+
+def first_seen(job: Job, fault: FaultReport) -> FaultReport:
+    """The same failure, when nothing had gone wrong before it."""
+    return next((r.first for r in job.repeats if r.signature == fault.signature() and r.first is not None), fault)
+
+
+def own_bug(job: Job, faults: tuple[FaultReport, ...]) -> FaultReport | None:
+    """An error of the script, which no new process would cure."""
+    return next((f for f in faults if f.kind == "exception" and not f.retryable and times_seen(job, f) >= 2), None)
+
+
+def too_often(job: Job, faults: tuple[FaultReport, ...]) -> FaultReport | None:
+    """One that curing does not help against."""
+    return next((f for f in faults if times_seen(job, f) > IDENTICAL_LIMIT), None)

@@ -1,0 +1,148 @@
+"""What is done about faults: the cheapest policy that is configured, can cure them and has budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onward.core.ends import fail, restart
+from onward.core.facts import FaultReport, Stage
+from onward.core.faults import IDENTICAL_LIMIT, condemned, first_seen, open_incident, own_bug, remember, too_often
+from onward.core.fence import fence_by
+from onward.core.incident import describe
+from onward.core.job import (
+    Decision,
+    Facts,
+    Job,
+    Phase,
+    current,
+    furthest,
+    is_load,
+    listed,
+    mend_s,
+    next_generation,
+    node_of,
+    renewed,
+    vacancy,
+    vacant,
+    without,
+)
+from onward.core.policy import Policy
+from onward.core.saving import climb
+
+PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
+CAUSE_S = 1.0
+RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
+
+
+def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
+    """What follows from faults that nobody has acted on yet."""
+    job = remember(job, faults)
+    job = _vacate(open_incident(job, faults, facts, now), faults, now)
+    if job.switch is not None:
+        job = replace(job, switch=None)  # a hard fault comes first; the stand-in stands by
+    hopeless = _nothing_to_redo(job)
+    if job.ending:
+        return Decision(job)  # who is dead counts by what it had published
+    if hopeless:
+        return restart(job, now, hopeless)
+    assert job.incident is not None
+    culprit = own_bug(job, faults)
+    if culprit is not None:
+        culprit = first_seen(job, culprit)
+        return fail(job, now, culprit, "the same error came back at the same step: this is an error in the script")
+    often = too_often(job, faults)
+    if often is not None:
+        return climb(job, now, f"rank {often.rank} {describe(often)} {IDENTICAL_LIMIT} times with no progress")
+    return _pause(job, facts, now)
+
+
+def _vacate(job: Job, faults: tuple[FaultReport, ...], now: float) -> Job:
+    """The places of lost nodes are free for others."""
+    lost = {node_of(job, f.rank) for f in faults if f.kind == "node"}
+    if not lost:
+        return job
+    job = replace(job, places=without(job, lost), mend_until=now + job.limits.reschedule_s)
+    return replace(job, waiting=vacancy(job))
+
+
+def _nothing_to_redo(job: Job) -> str:
+    """Why no rank holds anything yet that a step could be redone from; empty when some may."""
+    match job.phase:
+        case Phase.STARTING:
+            return "the failed script does not use the library, or had not begun"
+        case Phase.FORMING if job.agreement is None:
+            return "the first group was still forming, so there is no step to redo"
+        case Phase.FORMING if is_load(job):
+            return "the state was still being loaded"
+        case Phase.RUNNING if not job.begun:
+            return "the first step had not begun, so there is no step to redo"
+    return ""
+
+
+def _pause(job: Job, facts: Facts, now: float) -> Decision:
+    """Open the next generation: interrupt the living, replace the dead."""
+    incident = job.incident
+    assert incident is not None
+    here = current(job, facts)
+    dead = sorted(condemned(job) | {r for r, f in here.items() if f.stage is Stage.EXITED})
+    if job.phase is Phase.PAUSING and not dead:
+        return Decision(job)  # an echo of the first fault: its rank is on its way to the fence anyway
+    step = furthest(facts)
+    retries = job.retries_at[1] + 1 if job.retries_at[0] == step else 1
+    job = replace(job, retries_at=(step, retries))
+    if not dead and retries > RETRY_LIMIT:
+        suspects = [f for f in incident.faults if job.incarnations[f.rank] == f.incarnation]
+        dead = [f.rank for f in sorted(suspects, key=lambda f: f.retryable == "communication")][:1]
+    lost = sorted(r for r in dead if job.places and job.places[node_of(job, r)] is None)
+    policy, why = _choose(job, tuple(dead), tuple(lost))
+    if len(dead) == len(job.ranks):
+        return restart(job, now, why)
+    if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER):
+        return climb(job, now, why)
+    already = job.phase is Phase.PAUSING  # a fault during the pause changes who is replaced, not the generation
+    new = replace(
+        job,
+        phase=Phase.PAUSING,
+        generation=job.generation if already else next_generation(job),
+        incarnations=renewed(job, dead),
+        restarts_used=job.restarts_used + len(dead) - len(lost),
+        moved=job.moved + len(lost),
+        agreement=None,
+        deadline=fence_by(job, now),
+        mend_until=now + mend_s(job),
+        waiting=job.waiting if vacant(job) else "",
+        puzzled_until=now + CAUSE_S if why.endswith(PUZZLED) else 0.0,
+        soft=False,
+        incident=incident.decided(policy.value, why),
+    )
+    return Decision(new, (why,))
+
+
+def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Policy, str]:
+    """The cheapest policy that is configured, can cure this and has budget."""
+    assert job.incident is not None
+    head = job.incident.headline()
+    if not dead:
+        if Policy.RETRY in job.policies:
+            return Policy.RETRY, f"{head}; redoing the step in place, no process ends"
+        if Policy.RECOVER_IN_PLACE not in job.policies:
+            return Policy.EXIT, f"{head}; neither retry nor recover-in-place is configured"
+        if job.incident.policy == Policy.RECOVER_IN_PLACE.value:
+            return Policy.RECOVER_IN_PLACE, f"{head}; forming the group once more"
+        if all(f.retryable == "communication" for f in job.incident.faults):
+            return Policy.RECOVER_IN_PLACE, f"{head}; {PUZZLED}"
+        return Policy.EXIT, f"{head}; retry is not configured"
+    ranks = listed(dead)
+    here = tuple(r for r in dead if r not in lost)
+    if here and Policy.RECOVER_IN_PLACE not in job.policies:
+        return Policy.EXIT, f"{head}; recover-in-place is not configured"
+    if job.restarts_used + len(here) > job.limits.max_restarts:
+        return Policy.EXIT, f"{head}; the limit of {job.limits.max_restarts} process restarts is used up"
+    if len(dead) == len(job.ranks):
+        return Policy.EXIT, f"{head}; no rank is left that holds the state"
+    if lost and Policy.RECOVER not in job.policies:
+        return Policy.EXIT, f"{head}; recover is not configured"
+    if lost:
+        return Policy.RECOVER, f"{head}; another node takes over rank {ranks}, the others keep their processes"
+    plural = "processes" if len(dead) > 1 else "process"
+    return Policy.RECOVER_IN_PLACE, f"{head}; restarting the {plural} of rank {ranks} in place"

@@ -1,0 +1,225 @@
+"""The composing of orders: all that is wanted of an agent, out of what is wanted of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onward.core.agreement import Part
+from onward.core.checkpoints import Grant
+from onward.core.conditions import Condition
+from onward.core.facts import RankFacts
+from onward.core.job import RELOAD, Job, Phase, age, current, node_of
+from onward.core.membership import ALL_VOTE
+from onward.core.policy import Policy
+from onward.manager.record import record_of
+from onward.manager.roll import Roll
+from onward.wire.messages import Form, Orders, RankOrder, Save, Want
+
+_FORMED = (Phase.FORMING, Phase.RUNNING, Phase.FINISHING, Phase.LEAVING, Phase.SUCCEEDED)
+_VERDICTS = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}
+_WANTS: dict[Phase, Want] = {
+    Phase.STARTING: "start",
+    Phase.RUNNING: "run",
+    Phase.PAUSING: "pause",
+    Phase.SAVING: "save",
+    Phase.FORMING: "form",
+    Phase.FINISHING: "finish",
+    Phase.LEAVING: "leave",
+    Phase.SUCCEEDED: "leave",
+    Phase.FAILED: "stop",
+    Phase.STOPPED: "stop",
+}
+
+
+@dataclass(frozen=True)
+class Mandate:
+    """What the manager itself adds to the job. With every change of it the version grows."""
+
+    version: int
+    seat: str
+    base: tuple[int, ...]  # age of the record that this manager has gone on from
+    granted: bool  # a majority has followed it
+    final: bool  # all may know how the job ended, and leave
+    grant: Grant | None = None
+    savers: Mapping[int, int] = field(default_factory=dict)  # node -> rank
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What goes to every agent alike, made up once for each version of the orders."""
+
+    mandate: Mandate
+    job: Job
+    age: list[int]
+    members: int
+    step: int
+    record: bytes
+    holders: frozenset[str]  # agents that hold the record: those who vote; empty: all
+    store: str
+    managers: list[str]
+    givers: dict[int, int]  # who is given state by whom
+
+
+def draft(mandate: Mandate, job: Job, facts: Mapping[int, RankFacts]) -> Draft:
+    """What the orders of all agents have in common."""
+    members = [m for m in job.places if m is not None]
+    voters = [m for e in job.voters for m in e.members]
+    few = len(members) <= ALL_VOTE
+    doors = [m.manager for m in (members if few else voters) if m.manager]
+    return Draft(
+        mandate=mandate,
+        job=job,
+        age=[int(n) for n in age(job)],
+        members=len(job.ranks),
+        step=max((f.progress.step for f in facts.values()), default=0),
+        record=record_of(job),
+        holders=frozenset() if few else frozenset(m.id for m in voters),
+        store=members[0].peer if members else "",
+        managers=list(dict.fromkeys(doors)),
+        givers=_givers(job),
+    )
+
+
+def _givers(job: Job) -> dict[int, int]:
+    a = job.agreement
+    if a is None:
+        return {}
+    receivers = [r for r, p in a.parts.items() if p is Part.RECEIVE]
+    return {r: a.sources[i % len(a.sources)] for i, r in enumerate(receivers)}
+
+
+def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> Orders:
+    """All that is wanted of `agent`, now."""
+    job, mandate = d.job, d.mandate
+    node = roll.place(job, agent)
+    under_way = job.switch if job.phase in (Phase.RUNNING, Phase.PAUSING) else None
+    stands_in = under_way is not None and under_way.member.id == agent
+    if under_way is not None and stands_in:
+        node = under_way.node
+    local = job.world_size // max(1, len(job.places))
+    ranks = range(node * local, (node + 1) * local) if node >= 0 else range(0)
+    first = job.places[0]
+    return Orders(
+        term=job.term,
+        seat=mandate.seat,
+        version=mandate.version,
+        age=d.age,
+        base=[int(n) for n in mandate.base],
+        granted=mandate.granted,
+        generation=job.generation,
+        ranks=[_stand_in_order(job, r, facts) if stands_in else _rank_order(d, r, facts) for r in ranks],
+        node=node,
+        world_size=job.world_size,
+        members=d.members,
+        step=d.step,
+        run=job.run,
+        attempt=job.attempt,
+        phase=job.phase.value,
+        exit_code=_VERDICTS.get(job.phase) if mandate.final else None,
+        reason=job.reason,
+        root_cause=job.root_cause,
+        save=_save(job, node, roll),
+        publish=mandate.grant if mandate.grant is not None and mandate.grant.node == node else None,
+        job=d.record if not d.holders or agent in d.holders else b"",
+        kept_at={r: at for r in ranks if (at := _kept_at(job, r, facts, roll))},
+        store=d.store if job.phase in _FORMED or job.soft else "",
+        master=f"{first.address}|{first.master_port}" if first is not None else "",
+        managers=d.managers,
+        waiting=job.waiting,
+        conditions=list(mandate.conditions),
+    )
+
+
+def lost_ranks(job: Job) -> list[int]:
+    """Ranks without a node."""
+    return [r for r in range(job.world_size) if job.places and job.places[node_of(job, r)] is None]
+
+
+def _save(job: Job, node: int, roll: Roll) -> Save | None:
+    if job.phase is not Phase.SAVING or job.agreement is None:
+        return None
+    m = job.places[node]
+    adopted = [r for r in lost_ranks(job) if m is not None and roll.keeper(job, r) == m.id]
+    disk = job.ending != RELOAD
+    return Save(step=job.agreement.step, disk=disk, again=job.between, reason=job.ending, adopted=adopted)
+
+
+def _stand_in_order(job: Job, rank: int, facts: Mapping[int, RankFacts]) -> RankOrder:
+    """Get ready, follow, and wait."""
+    number = job.incarnations[rank] + 1
+    there = current(job, facts).get(rank)
+    follow = there.feed if there is not None else ""
+    return RankOrder(rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True, follow=follow)
+
+
+def _rank_order(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> RankOrder:
+    job = d.job
+    want = _WANTS[job.phase]
+    if rank in job.absent:  # one that prepares to join later
+        want = "pause" if job.phase in (Phase.RUNNING, Phase.PAUSING, Phase.FORMING) else "stop"
+    if want == "save" and rank not in d.mandate.savers.values():
+        want = "pause"  # nothing more is wanted of it
+    return RankOrder(
+        rank=rank,
+        incarnation=job.incarnations[rank],
+        generation=job.generation,
+        want=want,
+        form=form(d, rank, facts) if want in ("form", "run", "save") else None,
+        soft=job.soft and want == "pause",
+        why=job.incident.why[-1] if job.incident is not None and job.incident.why else "",
+    )
+
+
+def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
+    """How a rank comes into the group of this generation, and to its state."""
+    job, a = d.job, d.job.agreement
+    partner = _partner(job, rank)
+    if a is None:
+        return Form(world_size=job.world_size, begin=job.begun, partner=partner)
+    part = a.parts[rank]
+    giver = facts.get(d.givers[rank]) if part is Part.RECEIVE else None
+    return Form(
+        world_size=job.world_size,
+        members=list(job.ranks) if job.absent else [],
+        fresh=rank in job.joining and part is Part.RECEIVE,
+        past=any(r == rank and begun >= a.step for r, begun in job.past),
+        step=a.step,
+        part=part.value,
+        source=giver.serve if giver is not None else "",
+        serves=sum(1 for g in d.givers.values() if g == rank),
+        between=job.between,
+        through=job.through,
+        partner=partner,
+        light=a.light,
+        error=_own_error(job, rank),
+    )
+
+
+def _partner(job: Job, rank: int) -> str:
+    """Another node keeps a copy of the rank's local state where the loss of a node is to be survived."""
+    node, n = node_of(job, rank), len(job.places)
+    if Policy.RECOVER not in job.policies:
+        return ""
+    others = [job.places[(node + i) % n] for i in range(1, n)]
+    return next((m.peer for m in others if m is not None), "")
+
+
+def _own_error(job: Job, rank: int) -> str:
+    faults = job.incident.faults if job.incident is not None else ()
+    return next((f.text for f in faults if f.rank == rank and f.kind == "exception" and not f.retryable), "")
+
+
+def _kept_at(job: Job, rank: int, facts: Mapping[int, RankFacts], roll: Roll) -> str:
+    """The agent that keeps the local state of a rank whose own node has none of it."""
+    if job.phase is not Phase.PAUSING and rank not in job.absent:
+        return ""
+    own = facts.get(rank)
+    if own is not None and own.incarnation == job.incarnations[rank] and own.local_steps:
+        return ""
+    home = job.places[node_of(job, rank)]
+    for m in roll.latest.values():
+        if m.kept.get(rank) and (home is None or m.agent.id != home.id) and m.agent.id not in roll.absent:
+            return m.agent.peer
+    return ""

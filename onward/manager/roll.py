@@ -1,0 +1,143 @@
+"""The roll of agents: what each has said last, when that was, and who is known to be away or dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onward.core.checkpoints import SavePart
+from onward.core.facts import RankFacts
+from onward.core.job import Job, node_of
+from onward.core.membership import Member, facts_s
+from onward.wire.messages import AgentFacts
+
+ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew (or 3 beats)
+FRESH_S = 0.5  # facts older than this are no evidence against anybody (or 2 beats)
+LEAVE_S = 1.0  # when all nodes of a job are told to end, the last hears of it within so long
+
+
+class Roll:
+    """Only what was heard. What is wanted of whom is in the job."""
+
+    def __init__(self, nodes: int) -> None:
+        beat_s = facts_s(nodes)
+        self.latest: dict[str, AgentFacts] = {}
+        self.seen: dict[str, int] = {}  # agent -> version of its facts, on the connection it has now
+        self.gone: set[str] = set()  # dead, and their ranks with them
+        self.absent: set[str] = set()  # not connected
+        self.first_at: float | None = None  # when the first of them was heard
+        self.absent_s, self._fresh_s = max(ABSENT_S, 3 * beat_s), max(FRESH_S, 2 * beat_s)
+        self._heard_at: dict[str, float] = {}
+        self._leaving_since: dict[str, float] = {}
+        self._looked_at: float | None = None
+        self._places: tuple[Member | None, ...] = ()
+        self._nodes: dict[str, int] = {}  # agent -> its place among those
+
+    # ------------------------------------------------------------------------------------------ hearing
+
+    def connected(self, agent: str) -> None:
+        """The connection to `agent` is new: its numbering starts again."""
+        self.seen.pop(agent, None)
+        self.absent.discard(agent)
+
+    def is_news(self, message: AgentFacts) -> bool:
+        return message.version > self.seen.get(message.agent.id, 0)
+
+    def hear(self, message: AgentFacts, now: float) -> bool:
+        """Whether the agent is back after it was silent for long."""
+        me = message.agent.id
+        back = self.silence(message.agent, now) > self.absent_s
+        self._heard_at[me] = now
+        self.seen[me] = message.version
+        self.latest[me] = message
+        if self.first_at is None:
+            self.first_at = now
+        if message.stopping:
+            self._leaving_since.setdefault(me, now)
+        return back
+
+    def expect(self, agents: Iterable[str], now: float) -> None:
+        """The silence of those who have not been heard yet begins."""
+        self._heard_at = dict.fromkeys(agents, now) | self._heard_at
+
+    def mind_own_absence(self, now: float) -> None:
+        """Who was not running himself has no right to call others silent."""
+        last, self._looked_at = self._looked_at, now
+        away = now - last if last is not None else 0.0
+        if away > self.absent_s / 2:
+            self._heard_at = {agent: at + away for agent, at in self._heard_at.items()}
+
+    # ------------------------------------------------------------------------------------------ who is there
+
+    def silence(self, m: Member, now: float) -> float:
+        return now - self._heard_at.get(m.id, now)
+
+    def is_here(self, m: Member, now: float) -> bool:
+        """Connected, and lately heard of."""
+        return m.id not in self.absent and m.id not in self.gone and self.silence(m, now) < self.absent_s
+
+    def here(self, now: float) -> tuple[Member, ...]:
+        """Agents that could hold a place."""
+        return tuple(m.agent for m in self.latest.values() if not m.stopping and self.is_here(m.agent, now))
+
+    def quiet(self, job: Job, now: float) -> list[Member]:
+        """Agents with a place of whom nothing fresh is known."""
+        return [m for m in job.places if m is not None and self.silence(m, now) > self._fresh_s]
+
+    def leaves(self, job: Job, agent: str, now: float) -> bool:
+        """It was told to end, for so long that it is not the whole job that ends."""
+        latest = self.latest.get(agent)
+        leaving = latest is not None and latest.stopping and not self.all_leave(job)
+        return leaving and now - self._leaving_since.get(agent, now) > LEAVE_S
+
+    def all_leave(self, job: Job) -> bool:
+        """One node that is told to end leaves the job to the others; when all are, the job is to end."""
+        placed = self._placed(job)
+        return bool(placed) and all(self.latest[agent].stopping for _, agent in placed)
+
+    def know(self, job: Job, version: int) -> bool:
+        """Every agent that may be alive has taken the orders of this version."""
+        placed = [m.id for m in job.places if m is not None and m.id not in self.gone]
+        seen = {a: (m.term, m.orders_version) for a, m in self.latest.items()}
+        return all(seen.get(agent, (0, 0)) >= (job.term, version) for agent in placed)
+
+    def late_s(self) -> float:
+        """How late the ticks of an agent come, at worst."""
+        away = self.absent | self.gone  # what they said last would count for ever
+        return max((m.late_s for agent, m in self.latest.items() if agent not in away), default=0.0)
+
+    # ------------------------------------------------------------------------------------------ what they said
+
+    def place(self, job: Job, agent: str) -> int:
+        """Of which node; -1: it stands by. Asked with every word from anybody."""
+        if self._places is not job.places:
+            self._nodes = {m.id: i for i, m in enumerate(job.places) if m is not None}
+            self._places = job.places
+        return self._nodes.get(agent, -1)
+
+    def _placed(self, job: Job) -> list[tuple[int, str]]:
+        """(node, agent) of those who have a place and have been heard."""
+        return [(i, m.id) for i, m in enumerate(job.places) if m is not None and m.id in self.latest]
+
+    def ranks(self, job: Job) -> dict[int, RankFacts]:
+        """What the agents have said of the ranks that are theirs."""
+        told = [(i, f) for i, agent in self._placed(job) for f in self.latest[agent].ranks]
+        return {f.rank: f for i, f in told if node_of(job, f.rank) == i}
+
+    def parts(self, job: Job) -> dict[int, list[SavePart]]:
+        """What each node has written of checkpoints."""
+        return {node: self.latest[agent].parts for node, agent in self._placed(job)}
+
+    def stand_ins(self, job: Job) -> dict[int, RankFacts]:
+        """What the agent that prepares to take over a node has said of its processes."""
+        latest = self.latest.get(job.switch.member.id) if job.switch is not None else None
+        return {f.rank: f for f in latest.ranks} if latest is not None else {}
+
+    def keeper(self, job: Job, rank: int) -> str:
+        """The agent with a place in the job that keeps the newest local state of a rank of a lost node."""
+        keepers = [a for _, a in self._placed(job) if a not in self.absent and self.latest[a].kept.get(rank)]
+        return max(keepers, key=lambda a: (max(self.latest[a].kept[rank]), a), default="")
+
+    def kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
+        """Of a rank of a lost node: the steps whose local state is kept."""
+        keeper = self.keeper(job, rank)
+        return tuple(self.latest[keeper].kept[rank]) if keeper else ()
