@@ -14,8 +14,8 @@ import msgspec
 import torch
 
 from onward.errors import StateError
-from onward.train.group import SAME_EVERYWHERE
 from onward.train.link import Link
+from onward.train.operations import SAME_EVERYWHERE
 from onward.train.protected import dtype_of
 from onward.train.streams import tensor_bytes
 

@@ -28,7 +28,9 @@ from onward.train.between import BetweenSteps
 from onward.train.checkpoint import Checkpoints
 from onward.train.feed import Ended, Feed, check_of, digest_of
 from onward.train.follow import Following
-from onward.train.group import Generation, Group, Groups
+from onward.train.generation import Generation
+from onward.train.group import Group
+from onward.train.groups import Groups
 from onward.train.injection import Injector
 from onward.train.link import Interrupted, Link
 from onward.train.local import LocalState

@@ -18,7 +18,9 @@ import torch.distributed as dist  # noqa: E402
 from onward.errors import Unwind, UsageError  # noqa: E402
 from onward.train.backends import ALL, Backend, choose, pick_device  # noqa: E402
 from onward.train.backends.base import Place, call_unless_left  # noqa: E402
-from onward.train.group import Generation, Group, Groups  # noqa: E402
+from onward.train.generation import Generation  # noqa: E402
+from onward.train.group import Group  # noqa: E402
+from onward.train.groups import Groups  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
