@@ -255,7 +255,7 @@ def manager(
 
     An address that other machines can reach is refused without --token-file.
     """
-    from onward.cli.flags import UNLIMITED_RESTARTS
+    from onward.cli.flag_table import UNLIMITED_RESTARTS
     from onward.cli.manage import ManageSettings, manage, parse_listen
     from onward.core.recovery import Limits
 
@@ -322,7 +322,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(args: list[str]) -> int:
     verbs = list(commands.commands)
     if args and args[0] == "run":
-        from onward.cli.flags import RUN_HELP, HelpRequested
+        from onward.cli.flag_table import RUN_HELP
+        from onward.cli.line import HelpRequested
         from onward.cli.run import run
 
         try:
