@@ -25,16 +25,15 @@ LIMIT_BYTES = 64 << 20
 class BetweenSteps:
     """The collectives since the last commit: what came out, and what is still to be replayed."""
 
-    def __init__(
-        self, link: Link, rank: int, members: Callable[[], tuple[int, ...]], recover: Callable[[], None]
-    ) -> None:
+    def __init__(self, link: Link, rank: int, members: Callable[[], tuple[int, ...]]) -> None:
         self._link = link
         self._rank = rank
         self._members = members
-        self._recover = recover
+        self.on_failure: Callable[[], None] | None = None  # stands at the fence; returns in a new generation
         self._results: list[bytes] = []
         self._bytes = 0
         self._replay: list[bytes] = []
+        self._ending = False
 
     def results(self) -> list[bytes]:
         return list(self._results)
@@ -53,8 +52,15 @@ class BetweenSteps:
             self._results, self._bytes = [], 0
         self._replay = []
 
+    def begin_to_end(self) -> None:
+        """All are through the loop, and what was run since the last block: from here on the stretch after it counts."""
+        if not self._ending:
+            self._ending = True
+            self.forget()
+
     def recover(self) -> None:
-        self._recover()
+        assert self.on_failure is not None
+        self.on_failure()
 
     def record(self, op: str, result: Any) -> None:
         data = b""
