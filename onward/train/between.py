@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-import torch
-
 from onward.errors import StateError
 from onward.train.link import Link
 from onward.train.operations import SAME_EVERYWHERE
-from onward.train.protected import dtype_of
-from onward.train.streams import tensor_bytes
+from onward.train.results import fill, keep
 
 LIMIT_BYTES = 64 << 20
 
@@ -65,11 +61,7 @@ class BetweenSteps:
     def record(self, op: str, result: Any) -> None:
         data = b""
         if op in SAME_EVERYWHERE:
-            body = [
-                (str(t.dtype).removeprefix("torch."), list(t.shape), tensor_bytes(t.detach().cpu().contiguous()))
-                for t in flatten(result)
-            ]
-            data = msgspec.msgpack.encode([op, body])
+            data = keep(op, result)
             self._bytes += len(data)
         self._results.append(data if self._bytes <= LIMIT_BYTES else b"")
 
@@ -104,21 +96,3 @@ class BetweenSteps:
             if any(not d for d in have):
                 raise StateError("a collective between steps cannot be repeated for a replacement: only its ranks know")
             self._replay = have
-
-
-def flatten(tensors: Any) -> list[torch.Tensor]:
-    if isinstance(tensors, torch.Tensor):
-        return [tensors]
-    return [t for item in tensors for t in flatten(item)]
-
-
-def fill(op: str, tensors: Any, data: bytes) -> None:
-    """Put a recorded result into `tensors`."""
-    name, body = msgspec.msgpack.decode(data)
-    own = flatten(tensors)
-    if name != op or len(own) != len(body) or any(list(t.shape) != b[1] for t, b in zip(own, body, strict=True)):
-        raise StateError(f"the script runs {op} where it had run {name}: it takes another path the second time")
-    with torch.no_grad():
-        for t, (dtype, shape, raw) in zip(own, body, strict=True):
-            if raw:
-                t.detach().copy_(torch.frombuffer(bytearray(raw), dtype=dtype_of(dtype)).reshape(shape))

@@ -8,6 +8,7 @@ from onward.core.facts import Stage
 from onward.errors import StateError, WireError
 from onward.log import get_logger
 from onward.train.link import Interrupted
+from onward.train.protected import Manifest
 from onward.train.rank import Rank
 from onward.train.telling import Telling
 from onward.train.transfer import fetch
@@ -121,19 +122,12 @@ class Fence:
 
     def _arrive(self, form: Form, generation: int, interrupted: Callable[[], bool]) -> None:
         rank, tx = self._rank, self._tx
-        if form.part == "receive":
+        if form.part in ("receive", "load"):
             tx.clean, tx.undo, tx.open = False, False, False
-            rank.protected.adopting = form.fresh
-            manifest = fetch(form.source, rank.token, generation, rank.protected, interrupted, RECEIVE_S)
-            if form.fresh:
-                rank.local.publish(form.step, rank.local.capture())
-            if not rank.holds and not rank.spare:
-                rank.checkpoints.load_local(form.step)
-            tx.moved_to(form.step)
-            tx.learn_from(manifest.last_sync)
-        elif form.part == "load":
-            tx.clean, tx.undo, tx.open = False, False, False
-            manifest = rank.checkpoints.load(form.step)
+            if form.part == "receive":
+                manifest = self._receive(form, generation, interrupted)
+            else:
+                manifest = rank.checkpoints.load(form.step)
             tx.moved_to(form.step)
             tx.learn_from(manifest.last_sync)
         elif form.part == "undo":
@@ -144,3 +138,14 @@ class Fence:
         if form.serves:
             manifest, tensors = rank.protected.describe(form.step, tx.learnt, buffers=True)
             rank.server.serve(generation, manifest, tensors, form.serves, interrupted)
+
+    def _receive(self, form: Form, generation: int, interrupted: Callable[[], bool]) -> Manifest:
+        """The shared state from another rank; what is local to this one is here already, or beside a checkpoint."""
+        rank = self._rank
+        rank.protected.adopting = form.fresh
+        manifest = fetch(form.source, rank.token, generation, rank.protected, interrupted, RECEIVE_S)
+        if form.fresh:
+            rank.local.publish(form.step, rank.local.capture())
+        if not rank.holds and not rank.spare:
+            rank.checkpoints.load_local(form.step)
+        return manifest
