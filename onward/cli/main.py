@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,8 @@ from onward import __version__
 from onward.core.intake import FREQUENCY, read_frequency, read_silenced
 from onward.core.policy import DEFAULT_POLICIES, closest, parse_policies
 from onward.core.published import Level, Rules
-from onward.errors import OnwardError, UsageError
+from onward.ending import exit_code_of
+from onward.errors import UsageError
 
 EPILOG = """\b
 Exit codes:
@@ -255,7 +255,7 @@ def manager(
 
     An address that other machines can reach is refused without --token-file.
     """
-    from onward.cli.flags import UNLIMITED_RESTARTS
+    from onward.cli.flag_table import UNLIMITED_RESTARTS
     from onward.cli.manage import ManageSettings, manage, parse_listen
     from onward.core.job import Limits
 
@@ -303,26 +303,14 @@ def version() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _dispatch(args)
-    except UsageError as e:
-        for problem in e.problems:
-            print(f"onward: {problem}", file=sys.stderr)
-        return 2
-    except OnwardError as e:
-        print(f"onward: {e}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its reader is gone; do not complain again at exit
-        return 141
+    return exit_code_of(lambda: _dispatch(args))
 
 
 def _dispatch(args: list[str]) -> int:
     verbs = list(commands.commands)
     if args and args[0] == "run":
-        from onward.cli.flags import RUN_HELP, HelpRequested
+        from onward.cli.flag_table import RUN_HELP
+        from onward.cli.line import HelpRequested
         from onward.cli.run import run
 
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-from onward.errors import OnwardError, UsageError
+from onward.ending import exit_code_of
+from onward.errors import UsageError
 from onward.kube.access import local_state
 
 ABOUT = {
@@ -48,38 +48,29 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    try:
-        asked = _parser().parse_args(argv)
-        state = (asked.state or local_state()).resolve()
-        match asked.verb:
-            case "up":
-                from onward.local.up import up
+    return exit_code_of(lambda: _dispatch(argv))
 
-                return up(asked, state)
-            case "down":
-                from onward.local.down import down
 
-                return down(state, asked.keep, asked.grace)
-            case "status":
-                from onward.local.status import status
+def _dispatch(argv: list[str] | None) -> int:
+    asked = _parser().parse_args(argv)
+    state = (asked.state or local_state()).resolve()
+    match asked.verb:
+        case "up":
+            from onward.local.up import up
 
-                return status(state, asked.output)
-            case _:
-                from onward.local.chaos import chaos
+            return up(asked, state)
+        case "down":
+            from onward.local.down import down
 
-                return chaos(state, asked.what, asked.node, asked.text, not asked.no_wait)
-    except UsageError as e:
-        for problem in e.problems:
-            print(f"onward: {problem}", file=sys.stderr)
-        return 2
-    except OnwardError as e:
-        print(f"onward: {e}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its reader is gone; do not complain again at exit
-        return 141
+            return down(state, asked.keep, asked.grace)
+        case "status":
+            from onward.local.status import status
+
+            return status(state, asked.output)
+        case _:
+            from onward.local.chaos import chaos
+
+            return chaos(state, asked.what, asked.node, asked.text, not asked.no_wait)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ in a redo; a replacement skips forward to where its rank was.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +20,7 @@ import torch
 from onward.errors import UsageError
 
 if TYPE_CHECKING:
-    from onward.train.run import Run
+    from onward.train.rank import Rank
 
 
 class Batches(Protocol):
@@ -35,9 +36,9 @@ class Batches(Protocol):
     def __next__(self) -> Any: ...
 
 
-def batches_over(run: Run, source: Any, **options: Any) -> Batches:
+def batches_over(rank: Rank, source: Any, **options: Any) -> Batches:
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and "global_batch" in options:
-        return Sampled(run, source, **options)
+        return Sampled(rank, source, **options)
     if options:
         raise UsageError(
             "run.batches(source, global_batch=...) needs a data set with len() and []; over an iterable such as a "
@@ -53,7 +54,7 @@ class Sampled:
 
     def __init__(
         self,
-        run: Run,
+        rank: Rank,
         dataset: Any,
         *,
         global_batch: int,
@@ -62,7 +63,7 @@ class Sampled:
         shuffle: bool = True,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        world = run.world_size
+        world = rank.world_size
         problems = []
         if global_batch < 1 or global_batch % world:
             problems.append(f"global_batch={global_batch} must be a positive multiple of the {world} ranks")
@@ -72,7 +73,7 @@ class Sampled:
             problems.append(f"micro_batch={micro_batch} must divide this rank's {global_batch // world} samples")
         if problems:
             raise UsageError(problems)
-        self._run = run
+        self._rank = rank
         self._dataset = dataset
         self._global = global_batch
         self._micro = micro_batch or global_batch // world
@@ -91,12 +92,12 @@ class Sampled:
     @property
     def per_step(self) -> int:
         """Micro-batches of a rank in one step, when all ranks are there: what a loss is divided by."""
-        return self._global // self._run.world_size // self._micro
+        return self._global // self._rank.world_size // self._micro
 
     def _dealt(self) -> range:
         """Which micro-batches of a global batch are this rank's, among those who take part."""
-        total, members = self._global // self._micro, self._run.members
-        at, n = members.index(self._run.rank), len(members)
+        total, members = self._global // self._micro, self._rank.members
+        at, n = members.index(self._rank.index), len(members)
         return range(total * at // n, total * (at + 1) // n)
 
     def sample_ids(self, step: int) -> list[int]:
@@ -113,19 +114,28 @@ class Sampled:
         return [int(i) for i in self._order[1][first : first + len(dealt) * self._micro]]
 
     def __iter__(self) -> Iterator[Any]:
-        step, dealt = self._run._tx.step, self._dealt()
+        step, dealt = self._rank.tx.step, self._dealt()
         ids = self.sample_ids(step)
         for n, micro in enumerate(dealt):
             self.ids = ids[n * self._micro : (n + 1) * self._micro]
             batch = self._collate([self._dataset[i] for i in self.ids])
-            if self._run.elastic:
-                self._run._at_micro_batch(self._seed, step, micro, last=n == len(dealt) - 1)
+            if self._rank.elastic:
+                self._at_micro_batch(step, micro, last=n == len(dealt) - 1)
             yield batch
+
+    def _at_micro_batch(self, step: int, micro: int, last: bool) -> None:
+        """Where ranks may be absent: random numbers belong to the micro-batch, and gradients are summed up before they
+        are exchanged, once a step, since some ranks have more of them to sum up than others."""
+        key = (self._seed * 1_000_003 + step) * 65_537 + micro
+        torch.manual_seed(key)
+        random.seed(key)
+        for wrapper in self._rank.protected.wrappers():
+            wrapper.require_backward_grad_sync = last
 
     def __next__(self) -> Any:
         """One micro-batch, for blocks that take them by hand."""
-        step = self._run._tx.step
-        if self._live is None or self._live_step != step or not self._run._tx.open:
+        step = self._rank.tx.step
+        if self._live is None or self._live_step != step or not self._rank.tx.open:
             self._live, self._live_step = iter(self), step
         return next(self._live)
 

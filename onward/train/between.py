@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-import torch
-
 from onward.errors import StateError
-from onward.train.group import SAME_EVERYWHERE
 from onward.train.link import Link
-from onward.train.protected import dtype_of
-from onward.train.streams import tensor_bytes
+from onward.train.operations import SAME_EVERYWHERE
+from onward.train.results import fill, keep
 
 LIMIT_BYTES = 64 << 20
 
@@ -25,16 +21,15 @@ LIMIT_BYTES = 64 << 20
 class BetweenSteps:
     """The collectives since the last commit: what came out, and what is still to be replayed."""
 
-    def __init__(
-        self, link: Link, rank: int, members: Callable[[], tuple[int, ...]], recover: Callable[[], None]
-    ) -> None:
+    def __init__(self, link: Link, rank: int, members: Callable[[], tuple[int, ...]]) -> None:
         self._link = link
         self._rank = rank
         self._members = members
-        self._recover = recover
+        self.on_failure: Callable[[], None] | None = None  # stands at the fence; returns in a new generation
         self._results: list[bytes] = []
         self._bytes = 0
         self._replay: list[bytes] = []
+        self._ending = False
 
     def results(self) -> list[bytes]:
         return list(self._results)
@@ -53,17 +48,20 @@ class BetweenSteps:
             self._results, self._bytes = [], 0
         self._replay = []
 
+    def begin_to_end(self) -> None:
+        """All are through the loop, and what was run since the last block: from here on the stretch after it counts."""
+        if not self._ending:
+            self._ending = True
+            self.forget()
+
     def recover(self) -> None:
-        self._recover()
+        assert self.on_failure is not None
+        self.on_failure()
 
     def record(self, op: str, result: Any) -> None:
         data = b""
         if op in SAME_EVERYWHERE:
-            body = [
-                (str(t.dtype).removeprefix("torch."), list(t.shape), tensor_bytes(t.detach().cpu().contiguous()))
-                for t in flatten(result)
-            ]
-            data = msgspec.msgpack.encode([op, body])
+            data = keep(op, result)
             self._bytes += len(data)
         self._results.append(data if self._bytes <= LIMIT_BYTES else b"")
 
@@ -98,21 +96,3 @@ class BetweenSteps:
             if any(not d for d in have):
                 raise StateError("a collective between steps cannot be repeated for a replacement: only its ranks know")
             self._replay = have
-
-
-def flatten(tensors: Any) -> list[torch.Tensor]:
-    if isinstance(tensors, torch.Tensor):
-        return [tensors]
-    return [t for item in tensors for t in flatten(item)]
-
-
-def fill(op: str, tensors: Any, data: bytes) -> None:
-    """Put a recorded result into `tensors`."""
-    name, body = msgspec.msgpack.decode(data)
-    own = flatten(tensors)
-    if name != op or len(own) != len(body) or any(list(t.shape) != b[1] for t, b in zip(own, body, strict=True)):
-        raise StateError(f"the script runs {op} where it had run {name}: it takes another path the second time")
-    with torch.no_grad():
-        for t, (dtype, shape, raw) in zip(own, body, strict=True):
-            if raw:
-                t.detach().copy_(torch.frombuffer(bytearray(raw), dtype=dtype_of(dtype)).reshape(shape))

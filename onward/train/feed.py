@@ -24,6 +24,7 @@ from onward.errors import WireError
 from onward.log import get_logger
 from onward.train.local import LocalState
 from onward.train.protected import Manifest, Protected
+from onward.train.results import flatten
 from onward.train.transfer import Channel, memory_of
 from onward.wire.frames import MAX_HELLO, NONCE_BYTES, proof
 
@@ -102,7 +103,7 @@ class Entry:
         if not self._feed.open:
             return
         try:
-            self.tensors = [] if self.op == "barrier" else [_copy(t) for t in flat(result)]
+            self.tensors = [] if self.op == "barrier" else [_copy(t) for t in flatten(result)]
         except (RuntimeError, MemoryError) as e:  # never the user's concern
             return self._feed.drop(str(e))
         self._feed.filled(self)
@@ -288,12 +289,6 @@ class Feed:
                         item = Committed(item.step, self._newest)
                     return item, tensors
                 self._changed.wait(1.0)
-
-
-def flat(tensors: Any) -> list[torch.Tensor]:
-    if isinstance(tensors, torch.Tensor):
-        return [tensors]
-    return [t for item in tensors for t in flat(item)]
 
 
 def check_of(small: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from onward.errors import StateError, Unwind, UsageError, WireError
 from onward.log import get_logger
 from onward.train.feed import Begun, Ended, check_of, digest_of
-from onward.train.group import Groups
+from onward.train.groups import Groups
 from onward.train.local import LocalState
 from onward.train.protected import Protected
 from onward.train.shadow import Astray, Shadow

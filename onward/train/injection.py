@@ -14,7 +14,7 @@ import time
 import msgspec
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from onward.train.group import Groups
+from onward.train.groups import Groups
 from onward.train.link import Link
 from onward.wire.messages import Injected, Injection
 

@@ -9,13 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from onward.errors import StateError
 from onward.log import get_logger
-from onward.train.between import fill, flatten
 from onward.train.link import Link
-from onward.train.streams import tensor_bytes
+from onward.train.results import fill, keep
 from onward.wire.messages import Recorded
 
 log = get_logger("onward.train")
@@ -41,9 +38,7 @@ class Recorder:
         self._index += 1
 
         def record(tensors: Any) -> None:
-            flat = [t.detach().cpu().contiguous() for t in flatten(tensors)]
-            body = [(str(t.dtype).removeprefix("torch."), list(t.shape), tensor_bytes(t)) for t in flat]
-            data = msgspec.msgpack.encode([op, body])
+            data = keep(op, tensors)
             self._bytes += len(data)
             if self._bytes > LIMIT_BYTES:
                 if not self.problem:

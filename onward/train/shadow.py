@@ -16,8 +16,9 @@ import msgspec
 import torch
 
 from onward.errors import StateError, Unwind, WireError
-from onward.train.feed import Begun, Committed, Ended, Item, Result, State, Wish, flat
+from onward.train.feed import Begun, Committed, Ended, Item, Result, State, Wish
 from onward.train.protected import Protected
+from onward.train.results import flatten
 from onward.train.transfer import Channel, host_twin, memory_of
 from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof
 
@@ -74,9 +75,8 @@ class Shadow:
         if self._taken and self._passed:
             raise Astray(f"fewer collectives were run before step {step} than there")
         self._taken = self._passed = 0
-        item = self._next()
-        if isinstance(item, Ended):
-            self.ended = item
+        item = self._next_or_end()
+        if item is None:
             return None
         if not isinstance(item, Begun) or item.step != step:
             raise Astray(f"it did not go on at step {step}")
@@ -84,9 +84,8 @@ class Shadow:
 
     def finish(self, step: int) -> Committed | None:
         """The other's block of `step` counts; None when it never will."""
-        item = self._next()
-        if isinstance(item, Ended):
-            self.ended = item
+        item = self._next_or_end()
+        if item is None:
             return None
         if not isinstance(item, Committed) or item.step != step:
             raise Astray(f"the block of step {step} ended here and not there")
@@ -98,7 +97,7 @@ class Shadow:
         if isinstance(item, Ended):
             self.ended = item
             raise Unwind("the other stands at the fence")
-        own = [] if op == "barrier" else flat(result)
+        own = [] if op == "barrier" else flatten(result)
         mine = [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in own]
         if not isinstance(item, Result) or item.op != op or [tuple(t) for t in item.tensors] != mine:
             there = f"{item.op} of {item.tensors}" if isinstance(item, Result) else type(item).__name__
@@ -126,6 +125,14 @@ class Shadow:
 
     def _next(self) -> Item:
         item, self._ahead = self._peek(), None
+        return item
+
+    def _next_or_end(self) -> Item | None:
+        """None when it is told no more; `ended` then says why, and where the other stands."""
+        item = self._next()
+        if isinstance(item, Ended):
+            self.ended = item
+            return None
         return item
 
     def _skip(self) -> None:

@@ -6,12 +6,13 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from onward.errors import Unwind, UsageError
+from onward.errors import UsageError
 from onward.wire.messages import RankOrder
+from onward.wire.page import Page
 
 if TYPE_CHECKING:
+    from onward.train.block import Blocks
     from onward.train.follow import Following
-    from onward.train.run import Run
 
 
 class Step:
@@ -19,7 +20,7 @@ class Step:
 
     def __init__(
         self,
-        run: Run,
+        blocks: Blocks,
         index: int,
         rehearsal: bool = False,
         ghost: RankOrder | None = None,
@@ -29,7 +30,7 @@ class Step:
         self.committed = False
         self.entered = False
         self.error = ""
-        self._run = run
+        self._blocks = blocks
         self._rehearsal = rehearsal
         self._ghost = ghost  # the order to enter by, at the end of the block
         self._following = following  # the block is run beside a rank that trains
@@ -41,34 +42,31 @@ class Step:
         if self._following is not None:
             self._following.enter()
         elif self._ghost is not None:
-            self._run._begin_ghost()
+            self._blocks.begin_ghost()
         elif not self._rehearsal:
-            self._run._begin(self)
+            self._blocks.begin(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if self._following is not None:
             return self._following.leave(error)
         if self._ghost is not None:
-            if error is not None and self._run._is_known(self._ghost, error, tb):
+            if error is not None and self._blocks.is_known(self._ghost, error, tb):
                 return False
-            self.committed = self._run._end_ghost(self._ghost)
+            self.committed = self._blocks.end_ghost(self._ghost)
             return error is None or isinstance(error, Exception)
         if self._rehearsal:
             self.error = f"{kind.__name__}: {error}" if kind is not None else ""
             return error is None or isinstance(error, Exception)
         if error is None:
             try:
-                self._run._injector.at("end", self.index)
+                self._blocks.at_end(self.index)
             except Exception as injected:
-                kind, error, tb = type(injected), injected, injected.__traceback__
-        if kind is None or error is None:
-            try:
-                self._run._end(self)
-            except Unwind:
-                self._run._note_break()
+                error, tb = injected, injected.__traceback__
+        if error is None:
+            self._blocks.end(self)
             return False
-        if self._run._failed(self, kind, error, tb):
+        if self._blocks.failed(error, tb):
             return True
         if tb is error.__traceback__ and sys.exc_info()[1] is None:
             raise error
@@ -81,14 +79,14 @@ class Step:
 class Section:
     """Work outside a step, where slowness is legal and collectives are expected."""
 
-    def __init__(self, run: Run, name: str) -> None:
-        self._run = run
+    def __init__(self, page: Page, name: str) -> None:
+        self._page = page
         self.name = name
 
     def __enter__(self) -> Section:
-        self._run._page.set("section", self._run._page.get("section") + 1)
+        self._page.set("section", self._page.get("section") + 1)
         return self
 
     def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
-        self._run._page.set("section", max(0, self._run._page.get("section") - 1))
-        self._run._page.touch("progress_ns")
+        self._page.set("section", max(0, self._page.get("section") - 1))
+        self._page.touch("progress_ns")

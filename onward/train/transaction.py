@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import time
 
-from onward.train.group import Groups, is_syncing
+from onward.train.groups import Groups
 from onward.train.local import LocalState, Small, same
+from onward.train.operations import is_syncing
 from onward.train.protected import Protected
 from onward.wire.page import Page
 

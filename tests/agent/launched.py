@@ -9,28 +9,15 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 ONWARD = str(Path(sys.executable).with_name("onward"))
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
-LIMIT_S = 120.0
-T = TypeVar("T")
-
-
-def until(test: Callable[[], T], what: str, limit_s: float = LIMIT_S) -> T:
-    """The first truthy answer of `test`; fails with `what` when there is none in time."""
-    deadline = time.monotonic() + limit_s
-    while True:
-        answer = test()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.02)
 
 
 def alive(pid: int) -> bool:

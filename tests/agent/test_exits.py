@@ -8,7 +8,8 @@ import subprocess
 import time
 
 import pytest
-from launched import ONWARD, Onward, alive, count, kill, until
+from launched import ONWARD, Onward, alive, count, kill
+from waiting import until
 
 # ------------------------------------------------------------------------------------------------ exit codes
 

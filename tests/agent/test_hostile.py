@@ -8,8 +8,9 @@ import struct
 from pathlib import Path
 
 import pytest
-from launched import Launched, Onward, alive, kill, until
+from launched import Launched, Onward, alive, kill
 from test_trees import TRAINS, goes_on
+from waiting import until
 
 from onward.wire.frames import FrameReader, greet_server_blocking, pack, proof
 from onward.wire.messages import Hello, Report, StoreRequest, encoder

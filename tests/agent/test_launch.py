@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched import Onward, children, command, until
+from launched import Onward, children, command
+from waiting import until
 
 ODD = ["--epochs", "3", "-m", "a b", "", "--", "-r", "*", "'quoted'", "ünïcode", "--nproc-per-node=9"]
 SHOWS = """

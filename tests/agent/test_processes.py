@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from launched import alive, until
+from launched import alive
+from waiting import until
 
 from onward.agent.processes import MARK, Child, children, disown, kill_tree, reap_orphans
 

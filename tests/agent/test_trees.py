@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from launched import Launched, Onward, alive, children, kill, parent, until
+from launched import Launched, Onward, alive, children, kill, parent
+from waiting import until
 
 FAMILY = """
     import multiprocessing, subprocess, sys, threading, time

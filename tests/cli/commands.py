@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +28,3 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     err = (cwd / "err.txt").open("w")
     with out, err:
         return subprocess.Popen([*COMMAND, *words], cwd=cwd, env=environment(), stdout=out, stderr=err, text=True)
-
-
-def wait_until(test: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not test():
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.1)

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.api import Std, to_map
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
-from onward.cli.flags import RUN_HELP, HelpRequested, RunSettings, Streams, parse_run
+from onward.agent.settings import RunSettings, Streams
+from onward.cli.flag_table import RUN_HELP
+from onward.cli.flags import parse_run
+from onward.cli.line import HelpRequested
 from onward.core.policy import Policy
 from onward.errors import UsageError
 

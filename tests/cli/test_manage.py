@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import start, wait_until
+from commands import start
+from waiting import until
 
 from onward.agent.meeting import is_loopback
 from onward.cli.main import main
@@ -89,7 +90,7 @@ def manager(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]
         port = probe.getsockname()[1]
     words = ["--listen", f"127.0.0.1:{port}", "--nodes", "2", "--nproc-per-node", "1", "--token-file", str(token)]
     p = start("manager", *words, cwd=tmp_path)
-    wait_until(lambda: "listening" in (tmp_path / "err.txt").read_text(), "the manager listens")
+    until(lambda: "listening" in (tmp_path / "err.txt").read_text(), "the manager listens")
     yield p, port, token
     p.kill()
     p.wait()

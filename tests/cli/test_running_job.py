@@ -6,13 +6,13 @@ import json
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXAMPLES, onward, start, wait_until
+from commands import EXAMPLES, onward, start
+from waiting import until
 
 from onward.agent.control import Control, ControlFile, running_jobs
 from onward.wire.messages import Injection
@@ -37,14 +37,14 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[s
     words = ["--nproc-per-node", "2", "--job-name", "patient", str(EXAMPLES / "ddp_min.py"), "--steps", "10000000"]
     launcher = start("run", *words, cwd=cwd)
     try:
-        wait_until(lambda: entry_of(launcher) is not None, "control.json is there")
+        until(lambda: entry_of(launcher) is not None, "control.json is there")
 
         def ready() -> bool:
             assert launcher.poll() is None, (cwd / "err.txt").read_text()
             view = status_of(launcher)["view"]
             return view["step"] > 5 and len([r for r in view["ranks"] if r["spare_pid"]]) == 2
 
-        wait_until(ready, "two ranks train and have spares", 120.0)
+        until(ready, "two ranks train and have spares", 120.0)
         yield launcher
     finally:
         launcher.send_signal(signal.SIGTERM)
@@ -136,15 +136,15 @@ def test_the_manager_can_be_killed_by_name(job: subprocess.Popen[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"happened: kill-manager: /proc: pid \d+ is gone", done.stdout)
     before = status_of(job)["view"]["step"]
-    wait_until(lambda: status_of(job)["view"]["step"] > before, "steps go on")
+    until(lambda: status_of(job)["view"]["step"] > before, "steps go on")
 
 
 def test_a_plain_script_can_be_sent_signals_only(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import time\ntime.sleep(60)\n")
     launcher = start("run", "--nproc-per-node", "2", "--no-warm", "--max-restarts", "1", "plain.py", cwd=tmp_path)
     try:
-        wait_until(lambda: entry_of(launcher) is not None, "control.json is there")
-        wait_until(lambda: all(r["stage"] == "script" for r in status_of(launcher)["view"]["ranks"]), "ranks run")
+        until(lambda: entry_of(launcher) is not None, "control.json is there")
+        until(lambda: all(r["stage"] == "script" for r in status_of(launcher)["view"]["ranks"]), "ranks run")
         assert len(status_of(launcher)["view"]["ranks"]) == 2
         refused = onward("chaos", str(launcher.pid), "kind=exception,rank=0")
         assert refused.returncode == 2
@@ -160,7 +160,7 @@ def test_a_plain_script_can_be_sent_signals_only(tmp_path: Path) -> None:
 def test_killing_the_launcher_is_proved_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import time\ntime.sleep(60)\n")
     launcher = start("run", "--nproc-per-node", "2", "--no-warm", "plain.py", cwd=tmp_path)
-    wait_until(lambda: entry_of(launcher) is not None, "control.json is there")
+    until(lambda: entry_of(launcher) is not None, "control.json is there")
     entry = entry_of(launcher)
     assert entry is not None
     run_dir = Path(entry.socket).parent
@@ -168,6 +168,5 @@ def test_killing_the_launcher_is_proved_and_leaves_nothing(tmp_path: Path) -> No
     assert launcher.wait(30) == -signal.SIGKILL
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"launcher pid {launcher.pid} is gone" in done.stdout
-    time.sleep(0.1)
     assert onward("ps").returncode == 0
-    assert not run_dir.exists()
+    until(lambda: not run_dir.exists(), "nothing is left of it")

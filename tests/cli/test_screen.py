@@ -244,28 +244,34 @@ def test_output_of_ranks_cannot_draw_on_our_screen(raw: str, clean: str) -> None
 
 
 SHOW = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, {root!r})
 from onward.cli.screen import make_screen
 screen = make_screen({view!r}, False, False)
 print(type(screen).__name__, file=open({note!r}, "w"))
 screen.begin("title")
-time.sleep(0.3)
+deadline = time.monotonic() + 30
+while not os.path.exists({enough!r}) and time.monotonic() < deadline:
+    time.sleep(0.01)
 screen.close()
 """
 
 
-def on_a_terminal(tmp_path: Path, wanted: str, term: str = "xterm") -> tuple[str, bytes]:
-    """The class of the screen chosen on a pseudo terminal, and what it wrote there."""
-    note = tmp_path / "kind"
+def on_a_terminal(tmp_path: Path, wanted: str, term: str = "xterm", drawings: int = 0) -> tuple[str, bytes]:
+    """The class of the screen chosen on a pseudo terminal, and what it wrote there in so many drawings."""
+    note, enough = tmp_path / "kind", tmp_path / "enough"
     ours, theirs = pty.openpty()
-    code = SHOW.format(root=str(Path(__file__).parents[2]), view=wanted, note=str(note))
+    code = SHOW.format(root=str(Path(__file__).parents[2]), view=wanted, note=str(note), enough=str(enough))
     env = {**environment(), "TERM": term}
     p = subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     written = b""
     try:
-        while chunk := os.read(ours, 65536):
+        chunk = b"\0"
+        while chunk:
+            if written.count(b"title") >= drawings:
+                enough.touch()
+            chunk = os.read(ours, 65536)
             written += chunk
     except OSError:  # how Linux says that the other end is closed
         pass
@@ -275,15 +281,16 @@ def on_a_terminal(tmp_path: Path, wanted: str, term: str = "xterm") -> tuple[str
 
 
 def test_live_on_a_terminal_and_the_terminal_is_given_back(tmp_path: Path) -> None:
-    kind, written = on_a_terminal(tmp_path, "auto")
+    kind, written = on_a_terminal(tmp_path, "auto", drawings=1)
     assert kind == "LiveScreen"
     assert written.count(b"\x1b[?1049h") == written.count(b"\x1b[?1049l") == 1
     assert written.rindex(b"\x1b[?25h") > written.rindex(b"\x1b[?25l")
 
 
 def test_nothing_is_cleared_between_two_drawings(tmp_path: Path) -> None:
-    _, written = on_a_terminal(tmp_path, "live")
+    _, written = on_a_terminal(tmp_path, "live", drawings=3)
     inside = written.split(b"\x1b[?1049h", 1)[1].split(b"\x1b[?1049l", 1)[0]
+    assert inside.count(b"title") >= 3
     assert not re.search(rb"\x1b\[[0-9]*[JK]", inside)  # clearing, then writing, is what flickers
 
 

@@ -7,10 +7,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from onward.checkpoints import disk
 
@@ -50,11 +50,8 @@ def running(place):
     command = [str(BIN / "onward"), "run", "--nproc-per-node", "4", "train.py", "--steps", "100000000"]
     with open(place / "out", "w") as out:
         p = subprocess.Popen(command, cwd=place, stdout=out, stderr=out)
-    deadline = time.monotonic() + 120
-    while "step 10 " not in (place / "out").read_text():
-        assert p.poll() is None, (place / "out").read_text()
-        assert time.monotonic() < deadline, "the job did not begin"
-        time.sleep(0.1)
+    until(lambda: "step 10 " in (place / "out").read_text() or p.poll() is not None, "the job has begun")
+    assert p.poll() is None, (place / "out").read_text()
     yield p
     p.terminate()
     assert p.wait(60) == 143

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from aiohttp import web
 from faultyapi import FaultyApi
+from waiting import until_async
 
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client, Unreachable
@@ -43,13 +43,6 @@ def once(kind: str, good: Callable[[web.Request], bool], times: int = 1) -> Call
 
 def is_watch(request: web.Request) -> bool:
     return request.query.get("watch") == "true"
-
-
-async def until(good: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not good():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.01)
 
 
 def config(name: str, value: str = "x", namespace: str = "default") -> dict[str, Any]:
@@ -104,11 +97,11 @@ def test_a_watch_that_breaks_is_taken_up_without_a_new_list(real: Access) -> Non
         task = asyncio.ensure_future(informer.run())
         await informer.synced()
         await calm.create(CONFIGMAPS, labelled, "default")
-        await until(lambda: ("new", "cut-1") in seen, "it is seen")
+        await until_async(lambda: ("new", "cut-1") in seen, "it is seen")
         faulty.rule = once("drop", is_watch, times=2)
         faulty.cut_watches()
         await calm.patch(CONFIGMAPS, "cut-1", {"data": {"v": "while cut"}}, "default")
-        await until(lambda: ("changed", "cut-1") in seen, "what happened meanwhile is seen")
+        await until_async(lambda: ("changed", "cut-1") in seen, "what happened meanwhile is seen")
         found = informer.get("default/cut-1")
         assert found is not None
         assert found["data"]["v"] == "while cut"
@@ -134,7 +127,7 @@ def test_410_lists_again_and_what_vanished_is_told(real: Access) -> None:
         informer = Informer(client, CONFIGMAPS, "default", on_change=on_change, labelSelector="story=old")
         task = asyncio.ensure_future(informer.run())
         await informer.synced()
-        await until(lambda: any("watch=true" in r for r in faulty.requests), "it watches")
+        await until_async(lambda: any("watch=true" in r for r in faulty.requests), "it watches")
         deleted = asyncio.Event()
 
         def rule(request: web.Request) -> str:
@@ -146,7 +139,7 @@ def test_410_lists_again_and_what_vanished_is_told(real: Access) -> None:
         faulty.cut_watches()
         await calm.delete(CONFIGMAPS, "old-1", "default")
         deleted.set()
-        await until(lambda: gone == ["old-1"], "the one that vanished is told, once")
+        await until_async(lambda: gone == ["old-1"], "the one that vanished is told, once")
         assert informer.lists == 2
         assert [name_of(o) for o in informer] == ["old-2"]
         task.cancel()

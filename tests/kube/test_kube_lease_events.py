@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from faultyapi import FaultyApi
+from waiting import until_async
 
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client
@@ -131,17 +132,11 @@ def test_a_queue_works_on_each_key_once_and_again_when_it_changed() -> None:
         for key in ("a", "b", "a", "a", "bad"):
             queue.add(key)
         task = asyncio.ensure_future(work(queue, handle, workers=3))
-        for _ in range(2000):
-            if log.count("bad") == 4 and log.count("b") == 2:
-                break
-            await asyncio.sleep(0.001)
+        await until_async(lambda: log.count("bad") == 4 and log.count("b") == 2, "all is worked on")
         assert sorted(log) == ["a", "b", "b", "bad", "bad", "bad", "bad"]
         queue.add_after("late", 0.02)
         queue.add_after("late", 60)
-        for _ in range(2000):
-            if "late" in log:
-                break
-            await asyncio.sleep(0.001)
+        await until_async(lambda: "late" in log, "the earlier delay is over")
         assert log.count("late") == 1, "the earliest of several delays counts"
         assert queue.failures("bad") == 0, "it went well in the end"
         task.cancel()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from onecluster import OneCluster, alive, processes_with
+from onecluster import MOUNTS, OneCluster, left_processes
 
 from onward.local import wiring
 from onward.local.plan import cluster_id
@@ -47,6 +47,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneCluster]:
         assert not [
             line for line in Path("/proc/mounts").read_text().splitlines() if name in line or str(state) in line
         ]
-        left = [pid for pid in processes_with(b"ONWARD_TEST_POD=") if alive(pid)]
+        left = left_processes()
         assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
-        assert not Path("/onward-test").exists(), "a mount point is left"
+        assert not MOUNTS.exists(), "a mount point is left"

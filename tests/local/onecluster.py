@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from onward.kube.objects import EVENTS, PODS, Resource
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
+RUN = uuid.uuid4().hex[:8]  # of this run of the tests: another one beside it has its own pods and places
+MOUNTS = Path(f"/onward-test-{RUN}")  # where pods see their volumes; it must not be left behind
 
 
 def onward_local(*words: str, state: Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
@@ -73,6 +76,8 @@ class OneCluster:
             plural = {"Endpoints": "endpoints"}.get(obj["kind"], obj["kind"].lower() + "s")
             resource = Resource("", "v1", plural, obj["kind"])
             obj["metadata"].setdefault("namespace", "default")
+            if obj["kind"] == "Pod":
+                _mark(obj["spec"])
             made.append(self.call(self.client.create(resource, obj, obj["metadata"]["namespace"])))
         return made
 
@@ -163,6 +168,17 @@ class OneCluster:
     def part(self, name: str) -> int:
         """The pid of a process of the cluster."""
         return int((self.state / "run" / f"{name}.pid").read_text().split()[0])
+
+
+def _mark(spec: dict[str, Any]) -> None:
+    """Whatever becomes of a pod, its processes can be told from those of others."""
+    for container in [*spec.get("initContainers", []), *spec["containers"]]:
+        container["env"] = [*container.get("env", []), {"name": "ONWARD_TEST_RUN", "value": RUN}]
+
+
+def left_processes() -> list[int]:
+    """Of pods of this run of the tests, those that still live."""
+    return [pid for pid in processes_with(f"ONWARD_TEST_RUN={RUN}".encode()) if alive(pid)]
 
 
 def processes_with(marker: bytes) -> list[int]:

@@ -9,8 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +81,3 @@ class Nodes:
     def end(self) -> None:
         for node in self.started:
             node.kill()
-
-
-def wait_until(test: Callable[[], bool], what: str, limit_s: float = 90.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not test():
-        assert time.monotonic() < deadline, f"not in {limit_s:g} s: {what}"
-        time.sleep(0.05)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from several import Nodes, wait_until
+from several import Nodes
+from waiting import until
 from wires import Wires, needs_namespaces
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), needs_namespaces]
@@ -47,11 +48,11 @@ def test_the_stale_side_commits_nothing_and_comes_back_as_a_standby(make_nodes, 
     first, second = (start(nodes, wires, i, "--node-rank", str(i)) for i in (0, 1))
     third = start(nodes, wires, 2, "--node-rank", "2")
     spare = start(nodes, wires, 3, "--standby")
-    wait_until(lambda: steps_shown(third) > 20, "it trains")
+    until(lambda: steps_shown(third) > 20, "it trains")
     wires.cut(2)
-    wait_until(lambda: "takes the place of node 2" in first.said, "the others go on without it")
+    until(lambda: "takes the place of node 2" in first.said, "the others go on without it")
     before = steps_shown(third)
-    wait_until(lambda: steps_shown(spare) > 10, "the replacement trains")
+    until(lambda: steps_shown(spare) > 10, "the replacement trains")
     assert third.process.poll() is None, "its agent is alive behind the cut"
     assert steps_shown(third) == before, "and commits nothing"
     wires.mend(2)
@@ -68,10 +69,10 @@ def test_half_of_two_without_the_manager_has_no_quorum_and_rejoins(make_nodes, w
     nodes = make_nodes(nodes=2, nproc=1)
     first = start(nodes, wires, 0, "--node-rank", "0")
     second = start(nodes, wires, 1, "--node-rank", "1")
-    wait_until(lambda: steps_shown(second) > 20, "it trains")
+    until(lambda: steps_shown(second) > 20, "it trains")
     wires.cut(1)
-    wait_until(lambda: "lost with node 1" in first.said, "the loss is noticed")
-    wait_until(lambda: "NoQuorum" in second.said, "the other half knows that it may not go on alone")
+    until(lambda: "lost with node 1" in first.said, "the loss is noticed")
+    until(lambda: "NoQuorum" in second.said, "the other half knows that it may not go on alone")
     before = steps_shown(second)
     wires.mend(1)
     assert [first.wait(), second.wait()] == [0, 0], first.said + second.said

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from several import Nodes, wait_until
+from several import Nodes
+from waiting import until
 
 from onward.checkpoints import disk
 
@@ -38,7 +39,7 @@ def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple
     first = started[0]
     for node, _ in losses:
         assert started[node].wait() == -signal.SIGKILL
-    wait_until(lambda: first.said.count("going on with") >= len(losses), "the others go on")
+    until(lambda: first.said.count("going on with") >= len(losses), "the others go on")
     back = [nodes.start(f"back{i}", "--standby", *LADDER, script=script) for i in range(len(losses))]
     stay = [n for i, n in enumerate(started) if i not in {node for node, _ in losses}]
     for node in [*stay, *back]:
@@ -86,7 +87,7 @@ def test_below_its_least_nodes_a_job_waits_and_says_so(make_nodes) -> None:
     faults = ["--chaos", "kind=kill-agent,node=1,step=30"]
     first, second = (nodes.start(f"n{i}", "--node-rank", str(i), *LADDER, *faults, script=script) for i in (0, 1))
     assert second.wait() == -signal.SIGKILL
-    wait_until(lambda: "at least 2 nodes; 1 are left" in first.said, "the reason is said")
+    until(lambda: "at least 2 nodes; 1 are left" in first.said, "the reason is said")
     assert first.process.poll() is None
     back = nodes.start("back", "--standby", *LADDER, script=script)
     assert (first.wait(), back.wait()) == (0, 0), first.said + back.said

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from several import ROOT, Node, Nodes, wait_until
+from several import ROOT, Node, Nodes
+from waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 SCRIPT = "tests/scripts/paced.py"
@@ -48,7 +49,7 @@ def test_a_stand_in_that_has_followed_takes_over_any_node(
     nodes = make_nodes(nodes=2, nproc=1)
     both = [start(nodes, f"n{i}", "--node-rank", str(i), script=(script,)) for i in (0, 1)]
     spare = start(nodes, "spare", "--standby", script=(script,))
-    wait_until(lambda: both[0].said.count("committed") > 10, "it trains")
+    until(lambda: both[0].said.count("committed") > 10, "it trains")
     report(both[0], sick)
     for node in (*both, spare):
         assert node.wait() == 0, node.said
@@ -69,9 +70,9 @@ def switched_while(make_nodes, *words: str, steps: int = 150, then: Callable[[No
     script = (RICH, "--mark", f"{nodes.digest}.mark", *words)
     both = [start(nodes, f"n{i}", "--node-rank", str(i), steps=steps, script=script) for i in (0, 1)]
     spare = start(nodes, "spare", "--standby", steps=steps, script=script)
-    wait_until(lambda: both[0].said.count("committed") > 10, "it trains")
+    until(lambda: both[0].said.count("committed") > 10, "it trains")
     report(both[0], 1)
-    wait_until(Path(f"{nodes.digest}.mark").exists, "somebody follows")
+    until(Path(f"{nodes.digest}.mark").exists, "somebody follows")
     then(both[0])
     for node in (*both, spare):
         assert node.wait() == 0, node.said
@@ -123,10 +124,10 @@ def kill_manager(host: Node) -> None:
 def test_a_stand_in_that_fails_is_forgotten_and_nobody_noticed(make_nodes, jobs) -> None:
     nodes = make_nodes(nodes=2, nproc=1)
     both = [start(nodes, f"n{i}", "--node-rank", str(i), steps=150) for i in (0, 1)]
-    wait_until(lambda: both[0].said.count("committed") > 10, "it trains")
+    until(lambda: both[0].said.count("committed") > 10, "it trains")
     report(both[0], 1)
     spare = start(nodes, "spare", "--standby", steps=150)
-    wait_until(lambda: "prepares to stand in for node 1" in both[0].events, "the switch has begun")
+    until(lambda: "prepares to stand in for node 1" in both[0].events, "the switch has begun")
     spare.kill()
     for node in both:
         assert node.wait() == 0, node.said

@@ -6,7 +6,8 @@ import signal
 
 import psutil
 import pytest
-from several import Nodes, wait_until
+from several import Nodes
+from waiting import until
 
 SCRIPT = ["tests/scripts/paced.py", "--steps", "10"]
 
@@ -24,7 +25,7 @@ def test_a_node_with_another_token_is_told_that_it_is_not_let_in(make_nodes) -> 
     nodes.start("n0", "--node-rank", "0", "--join-token", "one secret of sixteen", script=SCRIPT)
     flags = ["--node-rank", "1", "--join-token", "another secret of it", "--join-timeout", "20"]
     stranger = nodes.start("n1", *flags, script=SCRIPT)
-    wait_until(lambda: "does not let us in" in stranger.said, "it is said")
+    until(lambda: "does not let us in" in stranger.said, "it is said")
     assert stranger.wait(60) == 1
 
 
@@ -39,7 +40,7 @@ def test_a_node_of_another_job_is_refused_and_both_sides_say_what_differs(make_n
         "it was told of 3 nodes, the job has 2 (--nnodes); it has 2 ranks a node, the job has 1 (--nproc-per-node)"
     )
     assert f"Given up   : the job's manager has refused this node: {differ}" in stranger.said
-    wait_until(lambda: "refused node" in first.said, "the first node hears of it")
+    until(lambda: "refused node" in first.said, "the first node hears of it")
     assert differ in first.said
     assert first.process.poll() is None, "it goes on waiting for the right one"
 
@@ -54,7 +55,7 @@ def test_a_manager_that_is_stopped_is_replaced(make_nodes, nodes: int) -> None:
     fault = ["--chaos", "kind=kill,rank=1,step=150"]
     all_nodes = [made.start(f"n{i}", "--node-rank", str(i), *fault, script=script) for i in range(nodes)]
     first = all_nodes[0]
-    wait_until(lambda: first.said.count("committed") > 20, "it trains")
+    until(lambda: first.said.count("committed") > 20, "it trains")
     manager = next(p for p in psutil.Process(first.pid).children() if "onward.manager" in " ".join(p.cmdline()))
     manager.send_signal(signal.SIGSTOP)
     assert [n.wait() for n in all_nodes] == [0] * nodes, first.said

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from several import Node, Nodes, wait_until
+from several import Node, Nodes
+from waiting import until
 
 from onward.agent.control import Control, running_jobs
 
@@ -84,7 +85,7 @@ def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs, lost: int) ->
     both = start_two(nodes, f"kind=kill-agent,node={lost},step=60")
     left = both[1 - lost]
     assert both[lost].wait() == -signal.SIGKILL
-    wait_until(lambda: "another node takes over rank" in left.said, "the loss is noticed")
+    until(lambda: "another node takes over rank" in left.said, "the loss is noticed")
     late = nodes.start("late", "--standby", script=train(nodes))
     assert (left.wait(), late.wait()) == (0, 0), left.said + late.said
     assert [i["policy"] for i in left.outcome["incidents"]] == ["recover"]
@@ -110,7 +111,7 @@ def test_a_node_that_is_told_to_leave_is_replaced(make_nodes, jobs) -> None:
     nodes = make_nodes()
     first, second = start_two(nodes)
     spare = nodes.start("spare", "--standby", script=train(nodes))
-    wait_until(lambda: _steps(nodes) >= 20, "it trains")
+    until(lambda: _steps(nodes) >= 20, "it trains")
     second.process.send_signal(signal.SIGTERM)
     assert second.wait() == 128 + signal.SIGTERM, second.said
     assert (first.wait(), spare.wait()) == (0, 0), first.said + spare.said

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from several import ROOT, Nodes, wait_until
+from several import ROOT, Nodes
+from waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 SCRIPT = "tests/scripts/paced.py"
@@ -22,7 +23,7 @@ def test_the_job_outlives_a_manager_that_is_gone_for_good(make_nodes, tmp_path) 
         faults = ["--chaos", "kind=kill,rank=1,step=120"]
         script = [SCRIPT, "--steps", "160", "--pace", "0.05"]
         first, second = (nodes.start(f"n{i}", "--manager", where, *faults, script=script) for i in (0, 1))
-        wait_until(lambda: first.said.count("committed") > 20, "it trains")
+        until(lambda: first.said.count("committed") > 20, "it trains")
         manager.kill()
         assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
     finally:

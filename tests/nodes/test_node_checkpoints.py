@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from several import Node, Nodes, wait_until
+from several import Node, Nodes
+from waiting import until
 
 from onward.checkpoints import disk
 
@@ -84,7 +85,7 @@ def test_a_dump_after_the_loss_of_a_node(make_nodes, jobs, tmp_path, lost: int) 
     both = [nodes.start(f"n{i}", "--node-rank", str(i), *flags, *chaos, script=script) for i in range(2)]
     assert both[lost].wait() == -signal.SIGKILL, "the fault fired"
     left = both[1 - lost]
-    wait_until(lambda: bool(disk.folders(tmp_path / "ckpt")), "the dump")
+    until(lambda: bool(disk.folders(tmp_path / "ckpt")), "the dump")
     late = nodes.start("late", "--standby", *flags, *where(left), script=script)
     assert left.wait() == 0, left.said
     assert late.wait() == 0, late.said

@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 import pytest
-from several import Node, Nodes, wait_until
+from several import Node, Nodes
+from waiting import until
 
 from onward.agent.control import Control, running_jobs
 
@@ -52,8 +53,8 @@ def test_levels_act_on_the_right_processes_and_survive_the_manager(make_nodes) -
     first = nodes.start("n0", "--node-rank", "0", "--spares", "none", *chaos, script=script)
     second = nodes.start("n1", "--node-rank", "1", "--spares", "none", *chaos, script=script)
     third = nodes.start("s0", "--standby", "--spares", "none", script=script)
-    wait_until(lambda: step_of(second) >= 5, "it trains")
-    wait_until(lambda: view_of(third) is not None, "one stands by")
+    until(lambda: step_of(second) >= 5, "it trains")
+    until(lambda: view_of(third) is not None, "one stands by")
 
     wrong = onward("fault", "report", str(second.pid), "--level", "seperate", "--code", "x y", "--rank", "7")
     assert wrong.returncode == 2
@@ -65,10 +66,10 @@ def test_levels_act_on_the_right_processes_and_survive_the_manager(make_nodes) -
     told = ("--level", "retry", "--code", "link-1", "--rank", "0", "--text", "link flapped")
     done = onward("fault", "report", str(third.pid), *told)
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: view_of(first).incidents == 1 and view_of(first).phase == "Running", "the step was redone")
+    until(lambda: view_of(first).incidents == 1 and view_of(first).phase == "Running", "the step was redone")
     onward("fault", "report", str(third.pid), "--level", "sub-health", "--code", "ecc-2", "--node", "0", "--for", "1h")
-    wait_until(lambda: "the manager ended (SIGKILL)" in first.said, "the manager is gone", 30.0)
-    wait_until(lambda: [f["code"] for f in faults(second)] == ["link-1", "ecc-2"], "and the faults are not", 20.0)
+    until(lambda: "the manager ended (SIGKILL)" in first.said, "the manager is gone", 30.0)
+    until(lambda: [f["code"] for f in faults(second)] == ["link-1", "ecc-2"], "and the faults are not", 20.0)
 
     done = onward("fault", "report", str(second.pid), "--level", "separate", "--code", "fan-3", "--node", "1")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A rank's process as the simulator sees it: `onward/train/run.py` and `link.py`, with numbers in place of tensors.
+"""A rank's process as the simulator sees it: `onward/train/loop.py` and what it uses, with numbers for tensors.
 
 The main thread is a generator. It yields a float to compute for that long, or a predicate to wait until it holds; the
 listening thread is `receive`. Named points (`at`) are where faults strike. The state is a chain of mixed numbers, so a

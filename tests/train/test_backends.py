@@ -14,11 +14,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+from waiting import until  # noqa: E402
 
 from onward.errors import Unwind, UsageError  # noqa: E402
 from onward.train.backends import ALL, Backend, choose, pick_device  # noqa: E402
 from onward.train.backends.base import Place, call_unless_left  # noqa: E402
-from onward.train.group import Generation, Group, Groups  # noqa: E402
+from onward.train.generation import Generation  # noqa: E402
+from onward.train.group import Group  # noqa: E402
+from onward.train.groups import Groups  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -197,9 +200,7 @@ def test_a_slow_abort_holds_nobody_up_and_its_group_is_kept(desk):
     desk.fake.kernels[0].end.set()
     assert desk.groups.drain(desk.generation)
     assert work.is_completed()
-    deadline = time.monotonic() + 10
-    while old.stuck and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: not old.stuck, "the abort has come to its end")
     assert desk.fake.aborted == desk.fake.inners[:1], "aborted once, whoever asked how often"
 
 
@@ -230,9 +231,7 @@ def test_a_hang_is_told_from_what_has_ended_not_from_what_was_launched(desk):
     first, second = desk.reduce(), desk.reduce()
     assert desk.oldest == []
     desk.fake.kernels[0].end.set()
-    deadline = time.monotonic() + 10
-    while not desk.oldest and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: desk.oldest, "the watching thread has seen the end of the first")
     assert desk.oldest[-1] == second.launched_at, "seen by the watching thread: nobody drained"
     assert first.is_completed()
     assert not second.is_completed()

@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from again import nightly
+from waiting import until
 
 from onward.checkpoints import disk
 
@@ -179,9 +179,9 @@ def test_two_jobs_cannot_use_one_directory(jobs, tmp_path):
     command += ["--log-dir", str(tmp_path / "logs"), str(ROOT / SCRIPT), "--steps", "100000", "--dir", str(tmp_path)]
     first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not (tmp_path / ".lock").exists() or not (tmp_path / ".lock").read_text():
-            assert first.poll() is None
-            time.sleep(0.05)
+        lock = tmp_path / ".lock"
+        until(lambda: (lock.exists() and lock.read_text()) or first.poll() is not None, "the first job has the lock")
+        assert first.poll() is None
         result = resume(jobs, tmp_path, nproc=1, flags=["--recover-strategy", "exit"])
         assert result.code == 1
         assert "is in use by job first" in result.err + result.out
@@ -212,21 +212,24 @@ def test_the_writer_is_killed(jobs, tmp_path):
 
     import psutil
 
-    killed = []
+    killed, over = [], threading.Event()
 
     def kill_first_writer():
-        while not killed:
+        while not over.wait(0.001):
             for p in psutil.process_iter(["cmdline"]):
                 line = p.info["cmdline"] or []
                 if any(part.endswith("agent/writer.py") for part in line) and str(tmp_path) in line[-1]:
                     p.kill()
                     killed.append(p.pid)
                     return
-            time.sleep(0.001)
 
     thread = threading.Thread(target=kill_first_writer, daemon=True)
     thread.start()
-    result = save(jobs, tmp_path, "--width", "30000", "--step-s", "0.03", steps=40, every=15)
+    try:
+        result = save(jobs, tmp_path, "--width", "30000", "--step-s", "0.03", steps=40, every=15)
+    finally:
+        over.set()
+        thread.join()
     assert killed
     assert "the writer ended without an answer" in result.err
     assert saved(tmp_path) == [30]

@@ -100,7 +100,9 @@ def desk():
     import torch.distributed as dist
 
     from onward.train.backends import choose
-    from onward.train.group import Generation, Group, Groups
+    from onward.train.generation import Generation
+    from onward.train.group import Group
+    from onward.train.groups import Groups
 
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)

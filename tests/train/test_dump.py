@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from again import nightly
 from test_checkpoint import ROOT, SCRIPT, STEPS, ledger, saved
+from waiting import until
 
 from onward.checkpoints import disk
 
@@ -102,17 +102,21 @@ def test_reload_from_memory(jobs, at):
     check(jobs, result, "reload")
 
 
+def steps_told(path: str) -> int:
+    return len(Path(path).read_text().splitlines()) if os.path.exists(path) else 0
+
+
 def test_the_job_is_stopped_and_started_again(jobs, tmp_path):
     ckpt, out = tmp_path / "ckpt", str(tmp_path / "half")
     command = [sys.executable, "-m", "onward.cli.main", "run", "--nproc-per-node", "2", "--log-dir", str(tmp_path)]
     args = [str(ROOT / SCRIPT), *STEPS, "--dir", str(ckpt), "--every", "1000"]
     job = subprocess.Popen([*command, *args, "--step-s", "0.2", "--digest", out], cwd=ROOT, stderr=subprocess.PIPE)
-    while not os.path.exists(f"{out}.0.ledger"):
-        assert job.poll() is None
-        time.sleep(0.05)
-    time.sleep(0.5)
-    job.send_signal(signal.SIGTERM)
-    said = job.communicate(timeout=60)[1].decode()
+    try:
+        until(lambda: steps_told(f"{out}.0.ledger") >= 3 or job.poll() is not None, "it has come to its third step")
+        job.send_signal(signal.SIGTERM)
+        said = job.communicate(timeout=60)[1].decode()
+    finally:
+        job.kill()
     assert job.returncode == 128 + signal.SIGTERM
     (step,) = saved(ckpt)
     assert f"to go on at step {step}, start it again with the same command" in said

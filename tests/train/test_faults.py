@@ -28,9 +28,9 @@ class Cell:
     kind: str
     rank: int
     step: int
-    at: str = "begin"
-    policy: str = IN_PLACE
-    text: str = ""  # part of the fault as reported
+    at: str
+    policy: str
+    text: str  # part of the fault as reported
     more: str = ""
 
     def __str__(self) -> str:
@@ -48,75 +48,107 @@ class Story:
     flags: tuple[str, ...] = ()
 
 
-def retry(kind: str, rank: int, step: int, at: str = "begin", text: str = "", more: str = "") -> Cell:
-    return Cell(kind, rank, step, at, RETRY, text, more)
+SAID = {
+    "kill": "SIGKILL",
+    "segv": "SIGSEGV",
+    "abort": "SIGABRT",
+    "exit-code": "exit code 7",
+    "bug": "ValueError",
+    "oom": "MemoryError",
+    "exception": "Connection reset by peer",
+    "drop-connections": "onnection",
+}  # part of the fault as reported; of a hang it is the rank
+
+
+def cells(table: str, policy: str = "") -> tuple[Cell, ...]:
+    """A cell a line: kind, rank, step, moment; then what else is given to the injector, and what is said of it."""
+    found = []
+    for line in filter(None, map(str.strip, table.splitlines())):
+        kind, rank, step, at, *rest = line.split(maxsplit=4)
+        more, _, text = rest[0].partition(" -> ") if rest else ("", "", "")
+        cure = policy or (RETRY if kind in ("exception", "drop-connections") else IN_PLACE)
+        said = text or SAID.get(kind, f"rank {rank}")
+        found.append(Cell(kind, int(rank), int(step), at, cure, said, more and f",{more}"))
+    return tuple(found)
 
 
 STORIES = {
+    # From step 124 on: steps are light right after a recovery, and nothing is copied aside that the next fault could
+    # go back to.
     "deaths": Story(
-        (
-            Cell("kill", 0, 0, "optimizer", text="SIGKILL"),
-            Cell("kill", 1, 1, "optimizer", text="SIGKILL"),
-            Cell("kill", 2, 14, "begin", text="SIGKILL"),
-            Cell("kill", 3, 26, "forward", text="SIGKILL"),
-            Cell("kill", 0, 38, "collective", text="SIGKILL"),
-            Cell("kill", 1, 50, "end", text="SIGKILL"),
-            Cell("segv", 2, 62, "collective", text="SIGSEGV"),
-            Cell("abort", 3, 74, "optimizer", text="SIGABRT"),
-            Cell("exit-code", 0, 86, "forward", text="exit code 7", more=",code=7"),
-            Cell("bug", 1, 98, "collective", text="ValueError"),
-            Cell("oom", 2, 110, "forward", text="MemoryError"),
-            # Steps are light right after a recovery: nothing is copied aside that the next fault could go back to.
-            Cell("kill", 2, 124, "collective", text="SIGKILL"),
-            Cell("kill", 0, 125, "collective", text="SIGKILL"),
-            Cell("kill", 3, 136, "optimizer", text="SIGKILL"),
-            Cell("kill", 1, 137, "optimizer", text="SIGKILL"),
-            Cell("kill", 0, 149, "optimizer", text="SIGKILL"),
+        cells(
+            """
+            kill              0    0  optimizer
+            kill              1    1  optimizer
+            kill              2   14  begin
+            kill              3   26  forward
+            kill              0   38  collective
+            kill              1   50  end
+            segv              2   62  collective
+            abort             3   74  optimizer
+            exit-code         0   86  forward     code=7
+            bug               1   98  collective
+            oom               2  110  forward
+            kill              2  124  collective
+            kill              0  125  collective
+            kill              3  136  optimizer
+            kill              1  137  optimizer
+            kill              0  149  optimizer
+            """
         )
     ),
     "errors": Story(
-        (
-            retry("exception", 0, 12, "begin", "Connection reset by peer"),
-            retry("exception", 1, 22, "forward", "Connection reset by peer"),
-            retry("exception", 2, 32, "collective", "Connection reset by peer"),
-            retry("exception", 3, 42, "optimizer", "Connection reset by peer"),
-            retry("exception", 0, 52, "end", "Connection reset by peer"),
-            retry("exception", 1, 62, "forward", "ECC", ",text=CUDA error: uncorrectable ECC error encountered"),
-            retry("bug", 2, 72, "collective", "frobnicator", ",text=the frobnicator is warm"),
-            retry("drop-connections", 3, 82, "collective", "onnection"),
-            retry("exception", 0, 92, "collective", "Connection reset by peer"),
-            retry("exception", 1, 93, "optimizer", "Connection reset by peer"),
+        cells(
+            """
+            exception         0   12  begin
+            exception         1   22  forward
+            exception         2   32  collective
+            exception         3   42  optimizer
+            exception         0   52  end
+            exception         1   62  forward     text=CUDA error: uncorrectable ECC error encountered -> ECC
+            bug               2   72  collective  text=the frobnicator is warm -> frobnicator
+            drop-connections  3   82  collective
+            exception         0   92  collective
+            exception         1   93  optimizer
+            """,
+            policy=RETRY,
         ),
         flags=("--retry-on", "frobnicator is \\w+"),
     ),
     "hangs": Story(
-        (
-            Cell("stop", 1, 12, "begin", text="rank 1"),
-            Cell("stop", 0, 30, "optimizer", text="rank 0"),
-            Cell("sleep-hang", 2, 48, "forward", text="rank 2"),
-            Cell("gil-hang", 3, 66, "collective", text="rank 3"),
-            Cell("endless-loop", 0, 84, "end", text="rank 0"),
-            Cell("skip-collective", 1, 102, "collective", text="rank 1"),
+        cells(
+            """
+            stop              1   12  begin
+            stop              0   30  optimizer
+            sleep-hang        2   48  forward
+            gil-hang          3   66  collective
+            endless-loop      0   84  end
+            skip-collective   1  102  collective
+            """
         ),
         flags=("--hang-floor", "2.5"),
     ),
     "no spares, no retry": Story(
-        (
-            Cell("kill", 3, 12, "begin", text="SIGKILL"),
-            Cell("kill", 2, 26, "forward", text="SIGKILL"),
-            Cell("kill", 1, 40, "collective", text="SIGKILL"),
-            Cell("kill", 0, 54, "optimizer", text="SIGKILL"),
-            Cell("segv", 3, 68, "end", text="SIGSEGV"),
-            Cell("stop", 2, 82, "forward", text="rank 2"),
+        cells(
+            """
+            kill              3   12  begin
+            kill              2   26  forward
+            kill              1   40  collective
+            kill              0   54  optimizer
+            segv              3   68  end
+            stop              2   82  forward
+            """
         ),
         flags=("--spares", "none", "--recover-strategy", "recover-in-place,exit", "--hang-floor", "2.5"),
     ),
     "our own processes": Story(
-        (
-            Cell("kill", 2, 20, "collective", text="SIGKILL"),
-            Cell("kill", 1, 50, "optimizer", text="SIGKILL"),
-            Cell("kill", 0, 80, "forward", text="SIGKILL"),
-            Cell("kill", 3, 110, "collective", text="SIGKILL"),
+        cells(
+            """
+            kill              2   20  collective
+            kill              1   50  optimizer
+            kill              0   80  forward
+            kill              3  110  collective
+            """
         ),
         also=(
             "kind=kill-manager,step=8",
@@ -128,8 +160,8 @@ STORIES = {
     ),
     "the manager after every record": Story(
         (
-            *(Cell("kill", n % 4, 14 * n, MOMENTS[n % 5], text="SIGKILL") for n in range(1, 7)),
-            *(retry("exception", n % 4, 98 + 10 * n, MOMENTS[n % 5], "Connection reset") for n in range(1, 6)),
+            *(Cell("kill", n % 4, 14 * n, MOMENTS[n % 5], IN_PLACE, "SIGKILL") for n in range(1, 7)),
+            *(Cell("exception", n % 4, 98 + 10 * n, MOMENTS[n % 5], RETRY, "Connection reset") for n in range(1, 6)),
         ),
         also=(
             *(f"kind=kill-manager,step={14 * n - 9},appends={n}{LOST[n % 2]}" for n in range(1, 7)),
@@ -137,15 +169,17 @@ STORIES = {
         ),
     ),
     "two at once": Story(
-        (
-            Cell("kill", 1, 20, "collective", text="SIGKILL"),
-            Cell("kill", 2, 20, "collective", text="SIGKILL"),
-            Cell("kill", 0, 60, "optimizer", text="SIGKILL"),
-            retry("exception", 3, 90, "optimizer", "Connection reset by peer"),
-            retry("exception", 1, 90, "forward", "Connection reset by peer"),
-            Cell("kill", 1, 120, "end", text="SIGKILL"),
-            Cell("kill", 3, 120, "begin", text="SIGKILL"),
-        ),
+        cells(
+            """
+            kill              1   20  collective
+            kill              2   20  collective
+            kill              0   60  optimizer
+            exception         3   90  optimizer
+            exception         1   90  forward
+            kill              1  120  end
+            kill              3  120  begin
+            """
+        )
     ),
 }
 CELLS = [pytest.param(name, cell, id=f"{name}: {cell}") for name, story in STORIES.items() for cell in story.cells]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from waiting import until  # noqa: E402
 
 from onward.errors import Unwind  # noqa: E402
 from onward.train.feed import Ended, Feed, check_of, digest_of  # noqa: E402
@@ -48,7 +50,7 @@ class Pair:
         self.feed.start()
         self.there.local.publish(5, self.there.local.capture())
         self.shadow = Shadow(self.feed.address, TOKEN, 3, lambda: False)
-        until(lambda: self.feed.wanted)
+        until(lambda: self.feed.wanted, "somebody wants to follow")
         assert self.feed.begin(5, self.there.protected, self.there.local, 0)
 
     def tell(self, op: str, value: float, size: int = 4) -> None:
@@ -61,13 +63,6 @@ class Pair:
         for value in values:
             self.tell("allreduce", value)
         self.feed.committed(step)
-
-
-def until(test: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not test():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def take_all(shadow: Shadow) -> None:

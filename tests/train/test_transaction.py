@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from onward.train.group import Groups
+from onward.train.groups import Groups
 from onward.train.local import LocalState
 from onward.train.partner import Partner
 from onward.train.protected import Protected

@@ -40,31 +40,27 @@ def age(value: str | None) -> str:
     return duration((now() - moment).total_seconds())
 
 
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
+_SHOWN = (  # below so many seconds: in this unit, and what is left in that one
+    (120, 1, "s", 1, ""),
+    (10 * _MINUTE, _MINUTE, "m", 1, "s"),
+    (180 * _MINUTE, _MINUTE, "m", 1, ""),
+    (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
+    (48 * _HOUR, _HOUR, "h", 1, ""),
+    (192 * _HOUR, _DAY, "d", _HOUR, "h"),
+    (730 * _DAY, _DAY, "d", 1, ""),
+    (8 * _YEAR, _YEAR, "y", _DAY, "d"),
+)
+
+
 def duration(seconds: float) -> str:
     """Short human time with the precision kubectl uses."""
     s = int(seconds)
     if s < -1:
         return "<invalid>"
-    if s <= 0:
-        return "0s"
-    if s < 120:
-        return f"{s}s"
-    m = s // 60
-    if m < 10:
-        return f"{m}m" + (f"{s % 60}s" if s % 60 else "")
-    if m < 180:
-        return f"{m}m"
-    h = s // 3600
-    if h < 8:
-        return f"{h}h" + (f"{m % 60}m" if m % 60 else "")
-    if h < 48:
-        return f"{h}h"
-    d = h // 24
-    if h < 192:
-        return f"{d}d" + (f"{h % 24}h" if h % 24 else "")
-    if d < 730:
-        return f"{d}d"
-    y = d // 365
-    if d < 8 * 365:
-        return f"{y}y" + (f"{d % 365}d" if d % 365 else "")
-    return f"{y}y"
+    s = max(0, s)
+    for below, size, unit, rest_size, rest_unit in _SHOWN:
+        if s < below:
+            rest = s % size // rest_size if rest_unit else 0
+            return f"{s // size}{unit}" + (f"{rest}{rest_unit}" if rest else "")
+    return f"{s // _YEAR}y"

@@ -72,17 +72,21 @@ def check_spec(spec: Json, at: str) -> list[Cause]:
     return causes
 
 
-def _volume(volume: Json, at: str, seen: set[str]) -> list[Cause]:
-    causes: list[Cause] = []
-    name = volume.get("name", "")
+def _name(named: Json, at: str, seen: set[str]) -> list[Cause]:
+    """The name of one of a list, each of which has its own; it is added to those `seen`."""
+    name = named.get("name", "")
     bad = names.label_problem(name) if name else ""
-    if not name:
-        causes.append(required(f"{at}.name"))
-    elif bad:
-        causes.append(wrong(f"{at}.name", name, bad))
-    elif name in seen:
-        causes.append(duplicate(f"{at}.name", name))
+    known = name in seen
     seen.add(name)
+    if not name:
+        return [required(at)]
+    if bad:
+        return [wrong(at, name, bad)]
+    return [duplicate(at, name)] if known else []
+
+
+def _volume(volume: Json, at: str, seen: set[str]) -> list[Cause]:
+    causes = _name(volume, f"{at}.name", seen)
     sources = [key for key in volume if key != "name"]
     if len(sources) > 1:
         causes.append(not_allowed(f"{at}.{sources[1]}", "may not specify more than 1 volume type"))
@@ -106,16 +110,7 @@ def _volume(volume: Json, at: str, seen: set[str]) -> list[Cause]:
 
 
 def _container(container: Json, at: str, seen: set[str], volumes: set[str]) -> list[Cause]:
-    causes: list[Cause] = []
-    name = container.get("name", "")
-    bad = names.label_problem(name) if name else ""
-    if not name:
-        causes.append(required(f"{at}.name"))
-    elif bad:
-        causes.append(wrong(f"{at}.name", name, bad))
-    elif name in seen:
-        causes.append(duplicate(f"{at}.name", name))
-    seen.add(name)
+    causes = _name(container, f"{at}.name", seen)
     image = container.get("image", "")
     if not image:
         causes.append(required(f"{at}.image"))

@@ -6,7 +6,7 @@ import base64
 import binascii
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import lru_cache
 from typing import Any
 
@@ -143,19 +143,19 @@ def _object(schema: Json, value: Json, path: str, old: Any, causes: list[Cause],
         for name, each in value.items():
             if name not in properties:
                 _validate(extra, each, _at(path, name), before.get(name), causes, asked)
-    least, most = schema.get("minProperties"), schema.get("maxProperties")
+    _count(schema, "Properties", value, path, causes)
+
+
+def _count(schema: Json, what: str, value: Sized, path: str, causes: list[Cause]) -> None:
+    least, most = schema.get(f"min{what}"), schema.get(f"max{what}")
     if least is not None and len(value) < least:
-        _bad(causes, path, len(value), f"should have at least {least} properties")
+        _bad(causes, path, len(value), f"should have at least {least} {what.lower()}")
     if most is not None and len(value) > most:
         causes.append(Cause("FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items", path))
 
 
 def _array(schema: Json, value: list[Any], path: str, old: Any, causes: list[Cause], asked: Rules) -> None:
-    least, most = schema.get("minItems"), schema.get("maxItems")
-    if least is not None and len(value) < least:
-        _bad(causes, path, len(value), f"should have at least {least} items")
-    if most is not None and len(value) > most:
-        causes.append(Cause("FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items", path))
+    _count(schema, "Items", value, path, causes)
     items = schema.get("items")
     form, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys") or []
     before: dict[Any, Any] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from onward.kube.access import load_access
 from onward.kube.client import Client
 from onward.kube.informer import Informer
 from onward.kube.objects import ENDPOINTS, SERVICES, Obj, key_of
+from onward.local import daemon
 from onward.local.network.dns import DnsServer, machine_resolvers
 from onward.local.network.forward import Back, Forwarder, Front, fronts
 from onward.local.network.inside import Inside
@@ -24,9 +24,6 @@ TOGETHER_S = 0.01
 
 
 async def _run(state: Path) -> None:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     wiring = Wiring(cluster_id(state), load(state))
     inside = Inside(wiring.path(wiring.switch))
     access = load_access(state / "kubeconfig")
@@ -62,14 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m onward.local.network", description=__doc__)
     parser.add_argument("--state", type=Path, required=True, help="the directory of the cluster")
     asked = parser.parse_args()
-    try:
-        asyncio.run(_run(asked.state.resolve()))
-    except (OnwardError, OSError) as e:
-        print(f"onward network: {e}", file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return 0
-    return 0
+    return daemon.run("network", _run(asked.state.resolve()), told=(OnwardError, OSError))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from onward.errors import OnwardError
 from onward.kube.access import load_access
 from onward.kube.client import Client, backoff_s
-from onward.local import processes
+from onward.local import daemon, processes
 from onward.local.node.agent import Agent
 from onward.local.node.server import listen
 from onward.local.plan import cluster_id, load
@@ -33,14 +32,7 @@ def main() -> int:
     parser.add_argument("--name", required=True, help="the name of the node")
     asked = parser.parse_args()
     linux.may_mount()  # found out by forking: now, before there are threads
-    try:
-        asyncio.run(_serve(asked.state.resolve(), asked.name))
-    except OnwardError as e:
-        print(f"onward node {asked.name}: {e}", file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return 0
-    return 0
+    return daemon.run(f"node {asked.name}", _serve(asked.state.resolve(), asked.name))
 
 
 async def _serve(state: Path, name: str) -> None:
@@ -53,9 +45,6 @@ async def _serve(state: Path, name: str) -> None:
     sock = _socket(place / "port")
     agent = Agent(state, plan, node, f"http://127.0.0.1:{sock.getsockname()[1]}")
     runner = await listen(agent, state / "node.token", sock)
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     (place / "pid").write_text(str(os.getpid()))
     watch = asyncio.ensure_future(_revive(state))
     try:

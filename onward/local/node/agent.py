@@ -203,20 +203,12 @@ class Agent:
         full = await with_token(self._client, pod) if linux.may_mount() else pod
         objects = await fetch_objects(self._client, full)
         tokens = await fetch_tokens(self._client, full)
-        await asyncio.to_thread(self._launch, full, local, objects, tokens, given)
+        await asyncio.to_thread(self._launch, local, self._inputs(full, local, objects, tokens, given))
         for container in pod["spec"]["containers"]:
             self._say_image(pod, container.get("image") or "")
         self._follow(uid)
 
-    def _launch(
-        self,
-        pod: Obj,
-        local: Local,
-        objects: Mapping[tuple[str, str], Obj],
-        tokens: Mapping[str, str],
-        given: Mapping[str, dict[str, list[int]]],
-    ) -> None:
-        inputs = self._inputs(pod, local, objects, tokens, given)
+    def _launch(self, local: Local, inputs: recipes.Inputs) -> None:
         recipe, notes = recipes.build(inputs)
         group = self._sandboxes.make_group(local)
         recipe |= {
@@ -225,9 +217,9 @@ class Agent:
             "cgroup_version": group.version,
         }
         if self._plan.network == "loopback":
-            notes += ports_in_use(pod, local.address)
+            notes += ports_in_use(inputs.pod, local.address)
         for note in notes:
-            self._events.record(pod, PODS, "Warning", "Note", note)
+            self._events.record(inputs.pod, PODS, "Warning", "Note", note)
         self._sandboxes.launch(local, recipe)
 
     def _inputs(

@@ -66,16 +66,19 @@ def build(
 def _env_from(source: Obj, lookup: Lookup) -> dict[str, str]:
     prefix = source.get("prefix") or ""
     for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
-        ref = source.get(field)
-        if ref is None:
-            continue
-        found = lookup(kind, ref.get("name", ""))
-        if found is None:
-            if ref.get("optional"):
-                return {}
-            raise ConfigError(f'{kind.lower()} "{ref.get("name")}" not found')
-        return {prefix + k: v for k, v in texts(found).items() if _NAME.fullmatch(prefix + k)}
+        if source.get(field) is not None:
+            found = _referred(kind, source[field], lookup)
+            values = texts(found) if found is not None else {}
+            return {prefix + k: v for k, v in values.items() if _NAME.fullmatch(prefix + k)}
     return {}
+
+
+def _referred(kind: str, ref: Obj, lookup: Lookup) -> Obj | None:
+    """The object that is meant. None: it is optional, and not there."""
+    found = lookup(kind, ref.get("name", ""))
+    if found is None and not ref.get("optional"):
+        raise ConfigError(f'{kind.lower()} "{ref.get("name")}" not found')
+    return found
 
 
 def texts(obj: Obj) -> dict[str, str]:
@@ -95,11 +98,9 @@ def value_from(source: Obj, pod: Obj, container: Obj, facts: Mapping[str, str], 
         ref = source.get(name)
         if ref is None:
             continue
-        found = lookup(kind, ref.get("name", ""))
+        found = _referred(kind, ref, lookup)
         if found is None:
-            if ref.get("optional"):
-                return None
-            raise ConfigError(f'{kind.lower()} "{ref.get("name")}" not found')
+            return None
         values = texts(found)
         if ref.get("key") not in values:
             if ref.get("optional"):

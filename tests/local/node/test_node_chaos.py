@@ -18,7 +18,7 @@ metadata: {name: NAME}
 spec:
   terminationGracePeriodSeconds: 1
   nodeSelector: {kubernetes.io/hostname: NODE}
-  containers: [{name: c, image: none, command: [sleep, "600"], env: [{name: ONWARD_TEST_POD, value: "1"}]}]
+  containers: [{name: c, image: none, command: [sleep, "600"]}]
 """
 
 

@@ -16,7 +16,7 @@ metadata: {name: kill-runs}
 spec:
   terminationGracePeriodSeconds: 0
   nodeSelector: {kubernetes.io/hostname: node-1}
-  containers: [{name: c, image: none, command: [sleep, "600"], env: [{name: ONWARD_TEST_POD, value: "1"}]}]
+  containers: [{name: c, image: none, command: [sleep, "600"]}]
 """
 
 

@@ -20,7 +20,7 @@ metadata: {name: NAME, labels: {app: LABEL}}
 spec:
   terminationGracePeriodSeconds: 1
   tolerations: [{operator: Exists, effect: NoExecute}]  # a node that is slow to come back must not cost a pod
-  containers: [{name: c, image: none, command: [sleep, "600"], env: [{name: ONWARD_TEST_POD, value: "1"}]}]
+  containers: [{name: c, image: none, command: [sleep, "600"]}]
 """
 PARTS = ("node-1", "node-2", "controllers", "network", "api", "supervisor", "guard")
 

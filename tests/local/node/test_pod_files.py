@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from onecluster import OneCluster
+from onecluster import MOUNTS, OneCluster
 
 from onward.kube.objects import CONFIGMAPS
 
@@ -17,7 +17,7 @@ OBJECTS = Path(__file__).with_name("files.yaml")
 
 @pytest.fixture(scope="module")
 def pods(cluster: OneCluster) -> OneCluster:
-    cluster.apply(OBJECTS.read_text())
+    cluster.apply(OBJECTS.read_text().replace("MOUNTS", str(MOUNTS)))
     return cluster
 
 
@@ -25,7 +25,7 @@ def test_volumes(pods: OneCluster) -> None:
     pods.until(lambda: pods.container("files-volumes").get("state", {}).get("running"), "it runs")
     pods.until(lambda: "done" in pods.logs("files-volumes"), "it has read everything")
     lines = pods.logs("files-volumes").splitlines()
-    assert lines[0] == "/onward-test/empty"
+    assert lines[0] == f"{MOUNTS}/empty"
     assert lines[1:5] == ["a", "b", "script.sh", "1400"]  # no end of line in the value 1
     assert lines[5:11] == ["s3cret", 'app="files"', "1500", "from nfs", "twoonward", "same time"]
     assert lines[11].endswith("Read-only file system")
@@ -33,7 +33,7 @@ def test_volumes(pods: OneCluster) -> None:
     pods.call(pods.client.patch(CONFIGMAPS, "files-map", {"data": {"a": "changed"}}, "default"))
     pods.phase("files-volumes", "Succeeded")
     assert pods.logs("files-volumes").endswith("changed")
-    pods.until(lambda: not Path("/onward-test").exists(), "the places of its volumes are taken away again")
+    pods.until(lambda: not MOUNTS.exists(), "the places of its volumes are taken away again")
 
 
 def test_environment(pods: OneCluster) -> None:

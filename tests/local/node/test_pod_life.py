@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from onecluster import OneCluster, alive
+from onecluster import RUN, OneCluster, alive
 
-HOOKS = Path(tempfile.gettempdir()) / "onward-test-hooks"  # seen from outside when its pod is gone
+HOOKS = Path(tempfile.gettempdir()) / f"onward-test-hooks-{RUN}"  # seen from outside when its pod is gone
 TEMPLATE = """
 apiVersion: v1
 kind: Pod
@@ -22,7 +22,6 @@ spec:
   containers:
   - name: c
     image: none
-    env: [{{name: ONWARD_TEST_POD, value: "1"}}]
     command: [sh, -c, {command!r}]
     {container}
 """
@@ -59,8 +58,8 @@ PODS = [
         container="ports: [{name: web, containerPort: 8080}]\n"
         "    startupProbe: {tcpSocket: {port: web}, periodSeconds: 1, failureThreshold: 30}\n"
         "    readinessProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, timeoutSeconds: 5}"),
-    pod("life-hooks", "sleep 0.5; cat /data/post; trap 'cat /data/pre > /data/told; exit 0' TERM; "
-        "while :; do sleep 0.05; done",
+    pod("life-hooks", "until test -s /data/post; do sleep 0.05; done; cat /data/post; "
+        "trap 'cat /data/pre > /data/told; exit 0' TERM; while :; do sleep 0.05; done",
         restart="Always", grace=20,
         pod=f"volumes: [{{name: d, hostPath: {{path: {HOOKS}}}}}]",
         container="volumeMounts: [{name: d, mountPath: /data}]\n"
@@ -74,7 +73,6 @@ PODS = [
 @pytest.fixture(scope="module")
 def pods(cluster: OneCluster) -> OneCluster:
     """All of them at once: the tests only look."""
-    shutil.rmtree(HOOKS, ignore_errors=True)
     HOOKS.mkdir()
     cluster.apply("".join(PODS))
     return cluster

@@ -1,0 +1,31 @@
+"""How a process of the cluster lives: it works until SIGTERM comes, and says in one line why it ended otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+from onward.errors import OnwardError
+
+
+def run(name: str, work: Coroutine[Any, Any, None], told: tuple[type[Exception], ...] = (OnwardError,)) -> int:
+    """The exit code of `work`. What is `told` in one line are errors that need no traceback."""
+
+    async def until_sigterm() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await work
+
+    try:
+        asyncio.run(until_sigterm())
+    except told as e:
+        print(f"onward {name}[{os.getpid()}]: {e}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 0
+    return 0

@@ -1,0 +1,64 @@
+"""Blocks that a rank runs alone, for what running them leaves behind; whatever they compute is overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from onward.log import get_logger
+from onward.train.block import Blocks
+from onward.train.fence import Fence
+from onward.train.rank import Rank
+from onward.train.step import Step
+from onward.wire.messages import RankOrder
+
+log = get_logger("onward.train")
+REHEARSALS = 2  # DDP settles its bucket layout in the first backward pass and uses it from the second on
+
+
+class Alone:
+    """Rehearsals, and ghosts of steps that the others have behind them."""
+
+    def __init__(self, rank: Rank, fence: Fence, blocks: Blocks) -> None:
+        self._rank = rank
+        self._fence = fence
+        self._blocks = blocks
+        self.rehearsed = False
+
+    def rehearse(self, n: int, at: int = 0) -> Generator[Step, None, None]:
+        """Run the block alone, so that what is built in the first steps (buckets, kernels, threads) is there.
+
+        It reads as step `at`, or the one that the job is known to have come to.
+        """
+        rank = self._rank
+        was_alone, was_scope = rank.groups.alone, rank.scope
+        rank.groups.alone = True
+        try:
+            for _ in range(REHEARSALS):
+                index = max(rank.link.welcome.step, at, 0)
+                step = Step(self._blocks, min(index, max(n - 1, 0)), rehearsal=True)
+                yield step
+                if step.error:
+                    log.warning("rank %d: the rehearsal of a step failed (%s)", rank.index, step.error)
+                    break
+            rank.protected.clear_grads()
+            self.rehearsed = True
+        finally:
+            rank.groups.alone, rank.scope = was_alone, was_scope
+
+    def arrive_by_ghost(self, order: RankOrder) -> Generator[Step, None, bool]:
+        """Enter; where the rank had not got past its last step, its block is run once more for show.
+
+        The code after the block of step T-1 (a log line, an evaluation) has not been run by this rank, and Python can
+        reach it only through the block. So the block runs alone, its effects are overwritten by the state of T, and
+        the step then reads as committed, as it is.
+        """
+        rank, form = self._rank, order.form
+        assert form is not None
+        restarted = not rank.holds and not rank.spare
+        begun = rank.checkpoints.begun(form.step) if restarted else rank.local.begun
+        if form.part not in ("receive", "load") or form.fresh or form.past or form.step < 1 or begun >= form.step:
+            return self._fence.enter(order)
+        rank.between.forget()
+        ghost = Step(self._blocks, form.step - 1, ghost=order)
+        yield ghost
+        return ghost.committed

@@ -1,0 +1,143 @@
+"""The loop over the steps: where it begins, what is looked at between two of them, and how it ends for all ranks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Generator
+
+from onward.core.facts import Scope, Stage
+from onward.errors import UsageError
+from onward.train.alone import Alone
+from onward.train.block import Blocks
+from onward.train.fence import Fence
+from onward.train.rank import Rank
+from onward.train.standin import StandIn
+from onward.train.step import Step
+from onward.train.telling import Telling
+
+
+class Loop:
+    """What is behind `run.steps(n)`."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._tx, self._link = rank.tx, rank.link
+        self._telling = Telling(rank)
+        self._fence = Fence(rank, self._telling)
+        self._blocks = Blocks(rank, self._fence, self._telling)
+        self._alone = Alone(rank, self._fence, self._blocks)
+        self._stand_in = StandIn(rank, self._blocks, self._alone)
+        self._prepared = False
+        self._pid = os.getpid()
+        atexit.register(self._linger)
+
+    def steps(self, n: int) -> Generator[Step, None, None]:
+        rank = self._rank
+        rank.stay_in_loop()
+        if rank.spare:
+            yield from self._stand_in.park(n)
+        else:
+            self._tx.first_publish()
+            rank.begun = True
+            yield from self._begin_or_load(n)
+        rank.page.set("step", self._tx.step)
+        rank.feed.start()
+        try:
+            while True:
+                rank.stay_in_loop()
+                if rank.pending_fault is not None or self._link.newer_than(rank.generation):
+                    yield from self._recover(n)
+                self._save_if_due()
+                self._telling.begin_if_wanted()
+                if self._tx.step >= n:
+                    if self._finish():
+                        return
+                    continue
+                step = Step(self._blocks, self._tx.step)
+                yield step
+                if not step.entered:
+                    raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
+        finally:
+            rank.leave_step()
+
+    def _begin_or_load(self, n: int) -> Generator[Step, None, None]:
+        """All ranks meet before their first step, so that they begin from the same one."""
+        rank = self._rank
+        rank.scope = Scope.SETUP  # nothing is held yet that could be redone
+        rank.loadable, rank.partly = rank.checkpoints.loadable(), rank.checkpoints.partly()
+        rank.report(Stage.READY)
+        number = rank.generation
+        order = self._link.wait_order(
+            lambda o: o.generation > number or (o.want == "run" and o.form is not None and o.form.begin)
+        )
+        assert order is not None
+        if order.generation > number:
+            yield from self._recover(n)
+        rank.loadable = rank.partly = ()
+        rank.stay_in_loop()
+        if not rank.holds:
+            rank.holds = True
+            rank.report(Stage.TRAINING)
+
+    def _recover(self, n: int) -> Generator[Step, None, None]:
+        """Stand at the fence until the job goes on. Afterwards `tx.step` is the agreed step."""
+        # At the top of the loop the code after the last block has been run: nobody who goes on from here runs it again.
+        self._rank.local.begun = max(self._rank.local.begun, self._tx.step)
+        while True:
+            order = self._fence.stand()
+            form = order.form
+            assert form is not None
+            given = form.part in ("receive", "load") and form.step >= 1
+            if given and self._tx.step < 1 and not self._alone.rehearsed:
+                yield from self._alone.rehearse(n, at=form.step)
+            entered = yield from self._alone.arrive_by_ghost(order)
+            if entered:
+                return
+
+    def _save_if_due(self) -> None:
+        """At the top of the loop: the user's code after the last block has been run, so nothing is left out."""
+        step, checkpoints = self._tx.step, self._rank.checkpoints
+        if step == 1 and not self._prepared:
+            self._prepared = True
+            checkpoints.prepare()
+        if checkpoints.due(step):
+            self._tx.republish()
+            checkpoints.save(step, self._rank.generation, self._tx.learnt)
+
+    # ------------------------------------------------------------------------------------- the end
+
+    def _finish(self) -> bool:
+        """Wait until every rank is through the loop. False when the job needs us again."""
+        rank = self._rank
+        rank.page.set("section", 1)
+        rank.local.begun = self._tx.step
+        self._telling.end_of_loop()
+        rank.report(Stage.DONE)
+        number = rank.generation
+        order = self._link.wait_order(lambda o: o.generation > number or o.want in ("finish", "leave"))
+        assert order is not None
+        rank.page.set("section", 0)
+        if order.generation > number:
+            return False
+        rank.between.begin_to_end()
+        self._fence.through = Stage.AFTER
+        rank.report(Stage.AFTER)
+        return True
+
+    def _linger(self) -> None:
+        """The script has ended. Stay until those of all ranks have: one that fails now needs the state we hold."""
+        through, raised = self._fence.through, getattr(sys, "last_value", None)
+        if through is None or raised is not None or os.getpid() != self._pid:
+            return
+        self._rank.groups.outside = None
+        self._fence.through = Stage.LEFT
+        self._rank.report(Stage.LEFT)
+        while self._wait_to_leave(self._rank.generation):
+            self._fence.recover_here()
+
+    def _wait_to_leave(self, number: int) -> bool:
+        """False when all have ended; True when the job needs us again."""
+        order = self._link.wait_order(lambda o: o.generation > number or o.want in ("leave", "stop"))
+        return order is not None and order.generation > number

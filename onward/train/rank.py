@@ -1,0 +1,139 @@
+"""This process's rank: the parts it is made of, where it stands, and how it says so to its agent."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from onward.core.facts import FaultReport, Scope, Stage
+from onward.devices import classify_error
+from onward.train.backends import choose, pick_device
+from onward.train.batches import Sampled
+from onward.train.between import BetweenSteps
+from onward.train.checkpoint import Checkpoints
+from onward.train.feed import Feed
+from onward.train.follow import Following
+from onward.train.groups import Groups
+from onward.train.injection import Injector
+from onward.train.link import Link
+from onward.train.local import LocalState
+from onward.train.partner import Partner
+from onward.train.protected import Protected
+from onward.train.store import LinkStore
+from onward.train.transaction import Transaction
+from onward.train.transfer import Server
+from onward.wire.messages import Report
+from onward.wire.page import Page
+
+
+class Rank:
+    """Shared by all that runs the loop. One per process."""
+
+    def __init__(self, link: Link, timeout_s: float, device: str | None, backend: str | None) -> None:
+        me = link.welcome
+        self.index, self.world_size, self.incarnation = me.rank, me.world_size, me.incarnation
+        self.members = tuple(range(me.world_size))  # ranks that take part now
+        self.elastic = me.elastic
+        self.device = pick_device(device, me.local_rank)
+        self.link = link
+        self.token = bytes.fromhex(os.environ["ONWARD_TOKEN"])
+        self.page = Page(me.page)
+        self.spare = me.spare
+        self.scope = Scope.SETUP
+        self.begun = False
+        self.holds = False  # the state is one that counts: begun with, loaded or received
+        self.resumed = False
+        self.pending_fault: FaultReport | None = None  # to be reported at the fence
+        self.loadable: tuple[int, ...] = ()
+        self.partly: tuple[int, ...] = ()
+        self.groups = Groups(LinkStore(link, lambda: self.generation), me.address, timeout_s)
+        self.groups.accelerated = self.device.type != "cpu"
+        self.groups.devices = [self.device]
+        local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self.groups.backends = choose(backend, self.device, me.local_rank, local_world)
+        self.protected = Protected()
+        self.partner = Partner(self.token, me.rank, me.attempt, self.groups.waits)
+        self.local = LocalState(me.local_dir, self.protected, self.partner)
+        self.tx = Transaction(self.protected, self.local, self.groups, self.page)
+        self.checkpoints = Checkpoints(link, self.protected, self.local)
+        self.injector = Injector(link, me.injections, self.groups)
+        self.between = BetweenSteps(link, me.rank, lambda: self.members)
+        self.server = Server(me.address, self.token)
+        self.feed = Feed(me.address, self.token, me.rank)
+        self.following = Following(self.protected, self.local, self.tx, self.groups)
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that this rank is in."""
+        return self.groups.generation.number
+
+    # ------------------------------------------------------------------------------------- where it is
+
+    def leave_step(self) -> None:
+        """User code between steps, or after the last: its collectives are run again, not unwound."""
+        self.scope = Scope.OUTSIDE
+        self.groups.outside = self.between
+        self.groups.gated = False
+
+    def stay_in_loop(self) -> None:
+        self.scope = Scope.BETWEEN
+        self.groups.outside = None
+        self.groups.gated = False
+
+    # ------------------------------------------------------------------------------------- reports
+
+    def report(self, stage: Stage, generation: int | None = None, fault: FaultReport | None = None) -> None:
+        step, clean, undo = self.tx.standing()
+        if not self.holds:
+            step, clean, undo = -1, False, False
+        self.link.send(
+            Report(
+                stage=stage.value,
+                generation=self.generation if generation is None else generation,
+                step=step,
+                clean=clean,
+                undo=undo,
+                scope=self.scope.value,
+                resumed=self.resumed,
+                serve=self.server.address,
+                fault=fault,
+                local_steps=list(self.local.steps()),
+                between=self.between.count,
+                loadable=list(self.loadable),
+                partly=list(self.partly),
+                light=self.tx.shape,
+                elastic=self.elastic and any(isinstance(b, Sampled) for b in self.local.cursors),
+                feed=self.feed.address,
+                follows=self.following.follows,
+            )
+        )
+
+    def fault(self, kind: str, text: str, trace: str = "", retryable: str = "") -> FaultReport:
+        return FaultReport(
+            kind=kind,
+            rank=self.index,
+            incarnation=self.incarnation,
+            step=self.tx.step,
+            text=text,
+            traceback=trace,
+            retryable=retryable,
+            at=time.time(),
+        )
+
+    def note_break(self) -> None:
+        """A collective failed: a peer is gone, or the job is paused. Either way the fence is next."""
+        if not self.link.newer_than(self.generation):
+            why = self.groups.generation.failed
+            found = classify_error("RuntimeError", why, self.link.welcome.retry_on)
+            kind = found.kind if found else "communication"
+            self.pending_fault = self.fault("exception", f"RuntimeError: {why}", retryable=kind)
+
+    def fail_outside(self, why: str) -> None:
+        """A fault where nothing can be run again: say so and wait for the next policy, which ends this process."""
+        fault = self.fault("exception", f"RuntimeError: {why}", retryable="communication")
+        self.report(Stage.TRAINING, fault=fault)
+        order = self.link.wait_order(lambda o: o.generation > self.generation, 120.0)
+        if order is not None:
+            self.report(Stage.PAUSED, generation=order.generation)
+            self.link.wait_order(lambda o: o.want == "stop", 600.0)
+        raise RuntimeError(f"a collective outside a step failed and cannot be run again: {why}")
