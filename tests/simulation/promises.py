@@ -470,6 +470,11 @@ class Promises:
             self._broken(3, f"{agent} finds no manager although a majority is there")
 
     @property
+    def last_term(self) -> int:
+        """Of the manager that was last seen in office."""
+        return self._job.term if self._job is not None else 0
+
+    @property
     def ending(self) -> str:
         """How it ended, in the eyes of those who were there to the last."""
         codes = {code for agent, (_, code) in self._verdicts.items() if agent not in self._excused}

@@ -15,22 +15,10 @@ from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
 from .mutants import MUTANTS, Mutant, planted
 from .scenario import BLOCK_POINTS, CONTROL, DEADLY, LINKS, NODES, RAISED, RECOVERY_POINTS, STEP_POINTS, draw
-from .world import Outcome, World, simulate
+from .tell import ENDS, LAST_LINES, explain
+from .world import World, simulate
 
 ROOT = Path(__file__).resolve().parents[2]
-LAST_LINES = 40
-ENDS = ("Succeeded", "Failed", "NoQuorum", "Lost")  # the last two: no majority is left, or nobody at all
-
-
-def explain(outcome: Outcome) -> str:
-    """The end of the story, and how to see all of it."""
-    told = World(outcome.seed, trace=True).run()
-    lines = "\n".join((told.trace or [])[-LAST_LINES:])
-    return (
-        f"seed {outcome.seed}: {outcome.broken}\n{lines}\n{outcome.scenario}\n"
-        f"replay: python -m tests.simulation {outcome.seed} --trace\n"
-        f"or:     python -m pytest tests/simulation -k replay --seed {outcome.seed}"
-    )
 
 
 def test_promises_hold(seeds: range) -> None:

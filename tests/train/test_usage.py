@@ -128,3 +128,37 @@ def test_a_change_outside_the_block_is_named(tmp_path):
     p = start(tmp_path, body)
     assert p.returncode == 0, p.stderr
     assert "was changed outside a step" in p.stderr
+
+
+OWN_LOOP = """
+from onward.train.link import Link
+
+sent, send = [], Link.send
+Link.send = lambda self, message: (sent.append(type(message).__name__), send(self, message))[1]
+
+run = onward.init()
+model = DDP(nn.Linear(4, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+run.protect(model=model, optimizer=opt)
+caught, committed, traffic = [], [], []
+for step in run.steps(14):
+    with step:
+        try:
+            model(torch.ones(2, 4)).sum().backward()
+            opt.step()
+            opt.zero_grad()
+        except Exception as e:      # a user who takes everything for his own
+            caught.append(e)
+    if step.committed:
+        committed.append(step.index)
+        traffic.append(len(sent))
+if run.rank == 0:
+    print("caught", caught, "committed", committed == list(range(14)), "sent", sent[traffic[-4] : traffic[-1]])
+"""
+
+
+def test_the_users_loop_is_safe_and_not_slowed(tmp_path):
+    """A fault elsewhere reaches no `except Exception`; steps send no message: no hop is waited on."""
+    p = start(tmp_path, OWN_LOOP, ("--chaos", "kind=kill,rank=1,step=5", "--hang-floor", "4"))
+    assert p.returncode == 0, p.stderr
+    assert "caught [] committed True sent []" in p.stdout, p.stdout

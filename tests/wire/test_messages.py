@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import onward
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.incident import Incident
 from onward.core.intake import Notice
@@ -162,3 +166,44 @@ def test_an_index_that_would_fill_the_memory_is_refused(index: int) -> None:
 def test_a_generation_record_is_read_back_as_it_was_written() -> None:
     job = new_job(3, parse_policies("retry,recover-in-place"), Limits(max_restarts=3))
     assert msgspec.msgpack.decode(m.encoder.encode(job), type=Job) == job
+
+
+ROOMS = Path(onward.__file__).parent
+THAT_EXECUTE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+
+
+def _executes(tree: ast.AST) -> list[str]:
+    """What in a module could turn bytes into running code."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [a.name for a in node.names if a.name in THAT_EXECUTE]
+        elif isinstance(node, ast.ImportFrom) and node.module in THAT_EXECUTE:
+            found.append(str(node.module))
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called == "yaml.load" and [ast.unparse(k.value) for k in node.keywords] == ["yaml.CSafeLoader"]:
+                continue
+            if called in ("eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "torch.load"):
+                found.append(called)
+    return found
+
+
+@given(st.sampled_from(EXAMPLES), st.integers(0, 10_000), st.binary(min_size=1, max_size=8))
+def test_nothing_executes_from_the_wire_and_bad_input_is_refused(example: Any, at: int, bytes_: bytes) -> None:
+    decoder, message = example
+    body = bytearray(m.encoder.encode(message))
+    at %= len(body)
+    body[at : at + len(bytes_)] = bytes_
+    with contextlib.suppress(WireError):
+        assert isinstance(decode(decoder, bytes(body)), msgspec.Struct)
+
+
+def test_nothing_of_ours_could_execute_what_it_reads() -> None:
+    told = {
+        f.relative_to(ROOMS).as_posix(): found
+        for f in ROOMS.rglob("*.py")
+        if (found := _executes(ast.parse(f.read_text())))
+    }
+    assert told == {}
+    assert _executes(ast.parse("import pickle\nfrom marshal import loads\neval('1')")) == ["pickle", "marshal", "eval"]
