@@ -57,19 +57,24 @@ class ManagerServer:
     async def serve(self, sock: socket.socket, idle_s: float) -> None:
         """Until nobody has been here for `idle_s`, the job has ended and everybody left, or another is in office."""
         server = await asyncio.start_server(self._on_connection, sock=sock)
-        async with server:
-            while not self._logic.deposed:
-                await asyncio.sleep(max(TICK_S, 2 * self._took_s))
-                self._ask_the_kernel()
-                self._think()
-                if self._peers:
-                    self._idle_since = time.monotonic()
-                    continue
-                idle = time.monotonic() - self._idle_since
-                over = self.phase in ("Succeeded", "Failed") and self._logic.all_know
-                if idle > idle_s or (idle > OVER_S and over):
-                    return
+        try:
+            await self._in_office(idle_s)
             self._flush()
+        finally:
+            server.close()  # not waited for: from Python 3.12 on that lasts until the last peer has hung up
+
+    async def _in_office(self, idle_s: float) -> None:
+        while not self._logic.deposed:
+            await asyncio.sleep(max(TICK_S, 2 * self._took_s))
+            self._ask_the_kernel()
+            self._think()
+            if self._peers:
+                self._idle_since = time.monotonic()
+                continue
+            idle = time.monotonic() - self._idle_since
+            over = self.phase in ("Succeeded", "Failed") and self._logic.all_know
+            if idle > idle_s or (idle > OVER_S and over):
+                return
 
     def _wake(self) -> None:
         """Think, once, about all that is heard together; and leave time to hear more."""

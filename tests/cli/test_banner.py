@@ -248,7 +248,7 @@ def test_every_note_is_in_the_events_log(tmp_path: Path) -> None:
 
 def test_quiet_leaves_the_ranks_and_the_errors(tmp_path: Path) -> None:
     done = run_failing(tmp_path, "print('mine', flush=True)\nraise SystemExit(5)\n", "--quiet")
-    assert "[rank 0] mine" in done.stdout
+    assert re.search(r"^\[rank [01]\] mine$", done.stdout, re.MULTILINE), "the other may be ended before it says a word"
     assert "Root Cause" in done.stderr
     assert "incident 1" not in done.stderr.split("=====")[0]
 

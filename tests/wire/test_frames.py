@@ -206,11 +206,11 @@ def test_a_stranger_is_refused_by_the_length_of_what_it_says(said: bytes) -> Non
 def test_a_server_that_does_not_greet_is_given_up() -> None:
     async def go() -> None:
         server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            with pytest.raises(WireError, match="did not greet"):
-                await greet_server(reader, writer, TOKEN, 0.05)
-            writer.close()
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        with pytest.raises(WireError, match="did not greet"):
+            await greet_server(reader, writer, TOKEN, 0.05)
+        writer.close()
+        server.close()
 
     asyncio.run(go())
 
