@@ -109,7 +109,7 @@ def test_faults_of_ranks_and_of_the_manager_are_cured_in_place_on_any_node(make_
 @pytest.mark.nightly
 def test_a_node_that_is_told_to_leave_is_replaced(make_nodes, jobs) -> None:
     nodes = make_nodes()
-    first, second = start_two(nodes)
+    first, second = start_two(nodes, "kind=slow,rank=0,step=15,delay=0.1,steps=60")  # so that there is time to tell it
     spare = nodes.start("spare", "--standby", script=train(nodes))
     until(lambda: _steps(nodes) >= 20, "it trains")
     second.process.send_signal(signal.SIGTERM)
