@@ -1,7 +1,7 @@
 """The board: all nodes with what is free on them, kept up to date pod by pod.
 
-Nodes that differ in nothing a pod ever asks about (labels somebody mentions, taints, cordon) are one *kind*: a rule is
-tried on the kind, not on each of its nodes. The nodes of a kind stand in a tree, see `roomtree`.
+Nodes that differ in nothing a pod ever asks about (labels somebody mentions, taints, cordon) and are of about one size
+are one *kind*: a rule is tried on the kind, not on each of its nodes. The nodes of a kind stand in a tree, see `roomtree`.
 """
 
 from __future__ import annotations
@@ -23,29 +23,34 @@ from onward.core.placement import (
 from onward.core.roomtree import RoomTree
 
 VERDICTS = 4096  # remembered by each kind
+# How much is left on a node, in one number: a core counts as 4 GiB of memory, an accelerator as 8 cores.
+UNITS = {"cpu": 1e-3, "memory": 1 / 2**32, "ephemeral-storage": 0.0}
+ACCELERATOR = 8.0
 Needs = tuple[tuple[int, int], ...]  # (which resource, how much)
 
 
 class Spot:
     """One node on the board: what is free, and who is there."""
 
-    __slots__ = ("emptiness", "free", "guards", "kind", "residents", "room", "shares", "slot")
+    __slots__ = ("emptiness", "free", "guards", "kind", "left", "residents", "room", "shares", "slot", "units")
 
-    def __init__(self, room: Room, free: list[int], shares: list[float]) -> None:
-        self.room, self.free, self.shares = room, free, shares
+    def __init__(self, room: Room, free: list[int], shares: list[float], units: list[float]) -> None:
+        self.room, self.free, self.shares, self.units = room, free, shares, units
         self.residents: dict[str, Wish] = {}
         self.guards: dict[str, Wish] = {}  # residents that keep others off this node
         self.kind: Kind
         self.slot = 0
         self.emptiness = 0.0
+        self.left = 0.0
 
     @property
     def name(self) -> str:
         return self.room.name
 
     def weigh(self) -> None:
-        """Between 0 and 10: the share that is free, of all resources alike; a pod more is a little fuller."""
+        """`emptiness`, 0 to 10: the share that is free, of all resources alike. `left`: how much that is."""
         self.emptiness = sum(map(mul, self.shares, self.free))
+        self.left = sum(map(mul, self.units, self.free))
 
 
 class Kind:
@@ -83,7 +88,7 @@ class Kind:
         self.sizes[size] += 1
         for counts, value in zip(self.free, spot.free, strict=True):
             counts[value] += 1
-        self.tree.put(spot.slot, spot.free, spot.emptiness)
+        self.tree.put(spot.slot, spot.free, spot.emptiness, spot.left)
 
     def remove(self, spot: Spot, size: tuple[int, ...]) -> None:
         self.spots[spot.slot] = None
@@ -102,7 +107,7 @@ class Kind:
             free[which] += sign * amount
             counts[free[which]] += 1
         spot.weigh()
-        self.tree.put(spot.slot, free, spot.emptiness)
+        self.tree.put(spot.slot, free, spot.emptiness, spot.left)
 
     def widen(self, width: int) -> None:
         self.tree.widen(width)
@@ -125,6 +130,7 @@ class Board:
         self.spots: dict[str, Spot] = {}
         self.kinds: dict[tuple[object, ...], Kind] = {}
         self.total = [0]
+        self._units = [0.0]
         self.gains = 0
         self.wide_guards: dict[str, tuple[Spot, Wish]] = {}  # pods that keep others out of more than one node
         self.guarded_labels: Counter[str] = Counter()
@@ -152,7 +158,7 @@ class Board:
         if old is not None:
             residents = list(old.residents.values())
             self._take_out(old)
-        spot = Spot(room, list(self._size(room)), self._shares(room))
+        spot = Spot(room, list(self._size(room)), self._shares(room), self._units)
         spot.weigh()
         self.spots[room.name] = spot
         self._file(spot)
@@ -194,7 +200,9 @@ class Board:
         room = spot.room
         labels = {k: v for k, v in room.labels.items() if k in self._node_keys}
         taints = tuple(sorted(str(sorted(t.items())) for t in room.taints))
-        key = (tuple(sorted(labels.items())), taints, room.unschedulable)
+        # About equal sizes too: where the most of each resource is on one node, a branch promises what it keeps.
+        size = frozenset((which, value.bit_length()) for which, value in enumerate(self._size(room)) if value)
+        key = (tuple(sorted(labels.items())), taints, room.unschedulable, size)
         kind = self.kinds.get(key)
         if kind is None:
             example = Room("", labels, {}, room.taints, room.unschedulable)
@@ -209,12 +217,13 @@ class Board:
             self.resources[name] = len(self.resources)
         width = len(self.resources)
         self.total += [0] * len(new)
+        self._units += [UNITS.get(name, ACCELERATOR) for name in new]
         for kind in self.kinds.values():
             kind.widen(width)
         for spot in self.spots.values():
             spot.free += [0] * len(new)
             spot.shares += [0.0] * len(new)
-            spot.kind.tree.put(spot.slot, spot.free, spot.emptiness)
+            spot.kind.tree.put(spot.slot, spot.free, spot.emptiness, spot.left)
 
     def consider(self, wish: Wish) -> None:
         """Look at nodes as this pod does: by the labels that it mentions, and the resources."""

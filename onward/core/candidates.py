@@ -47,11 +47,13 @@ def could_go(wish: Wish, kind: Kind) -> bool:
 
 
 class Candidates:
-    """`best()` gives a node; after placing a pod there call `took`. When it gives none, `why()` says what is wrong."""
+    """`best()` gives a node: the emptiest, or with `pack` the one with the least left. After placing a pod there call
+    `took`. When it gives none, `why()` says what is wrong.
+    """
 
     def __init__(self, board: Board, wish: Wish, doors: Sequence[Door] = (), *, pack: bool = False) -> None:
         board.consider(wish)
-        self._board, self._wish, self._sign = board, wish, 1.0 if pack else -1.0
+        self._board, self._wish, self._pack = board, wish, pack
         self._needs = board.needs(wish)
         self._around = Neighbours(wish, board)
         self._heap: list[tuple[float, int, int, int]] = []  # (the smaller the better, order, kind, branch)
@@ -102,7 +104,7 @@ class Candidates:
             points += PREFERRED_POINTS
         if spot.name in self._wish.avoid:
             points += AVOIDED_POINTS
-        return self._sign * spot.emptiness - points
+        return (spot.left if self._pack else -spot.emptiness) - points
 
     def _push(self, number: int, branch: int) -> None:
         """If something below it may fit."""
@@ -111,7 +113,7 @@ class Candidates:
         for which, amount in self._needs:
             if most[which][branch] < amount:
                 return
-        promise = tree.fullest[branch] if self._sign > 0 else -tree.emptiest[branch]
+        promise = tree.least[branch] if self._pack else -tree.emptiest[branch]
         order = (branch << (tree.leaves.bit_length() - branch.bit_length())) - tree.leaves
         heappush(self._heap, (promise - self._likings[number] - self._around.most, order, number, branch))
 

@@ -68,6 +68,11 @@ class Outcome:
     def waits(self) -> bool:
         return bool(self.reason)
 
+    @property
+    def incomplete(self) -> bool:
+        """Pods are missing, not nodes."""
+        return self.reason in (NOT_ENOUGH_PODS, NOT_ENOUGH_OF_TASK)
+
 
 class Allowance:
     """What a queue may still take. Without limits it allows everything."""
@@ -194,6 +199,7 @@ def _try(
         for wish in placed:
             board.undo(wish)
             allowance.use(wish, -1)
+            outcome.left[wish.key] = outcome.message
     elif gang.broken and gang.held + len(placed) < gang.min_member:
         outcome.reason = NOT_ENOUGH_RESOURCES
         outcome.message = next(iter(outcome.left.values()), "")

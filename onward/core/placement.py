@@ -8,10 +8,9 @@ thousands of nodes is found in `board` and `candidates`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from onward.core.selectors import holds
 
@@ -23,6 +22,19 @@ UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "value": "", "effect
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 PODS_WHEN_UNSAID = 110
+T = TypeVar("T")
+NO_KEYS: frozenset[str] = frozenset()
+
+
+class once(Generic[T]):
+    """Found out when first asked for. `functools.cached_property` takes a lock each time; there are many pods."""
+
+    def __init__(self, find: Callable[[Any], T]) -> None:
+        self._find, self.__doc__ = find, find.__doc__
+
+    def __get__(self, obj: Any, owner: type) -> T:
+        found = obj.__dict__[self._find.__name__] = self._find(obj)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,29 +54,31 @@ class Wish:
     exclude: frozenset[str] = frozenset()  # nodes that it must not go to
     task: str = ""
 
-    @cached_property
+    @once
     def site(self) -> str:
         """All that matters about the kind of node it may go to. Equal texts go to equal nodes."""
         return _text([dict(self.selector), self.affinity.get("nodeAffinity"), list(self.tolerations)])
 
-    @cached_property
+    @once
     def company(self) -> str:
         """What it says about pods near it; empty: nothing."""
         said = [self.affinity.get("podAffinity"), self.affinity.get("podAntiAffinity")]
         return _text(said) if any(said) else ""
 
-    @cached_property
+    @once
     def needs(self) -> tuple[tuple[str, int], ...]:
         return (("pods", 1), *sorted((name, value) for name, value in self.requests.items() if value))
 
-    @cached_property
+    @once
     def node_keys(self) -> frozenset[str]:
         """The labels of nodes that it looks at, the host name aside."""
+        if not self.selector and not self.affinity:
+            return NO_KEYS
         terms = [*_node_terms(self), *(p.get("preference") or {} for p in node_preferences(self))]
         found = {str(e.get("key")) for term in terms for e in term.get("matchExpressions") or []}
         return frozenset({*found, *self.selector} - {HOSTNAME})
 
-    @cached_property
+    @once
     def particular(self) -> bool:
         """It speaks of single nodes, by name or by their ports: each node is looked at, not each kind."""
         terms = [*_node_terms(self), *(p.get("preference") or {} for p in node_preferences(self))]
@@ -74,15 +88,15 @@ class Wish:
         )
         return bool(self.ports) or HOSTNAME in self.selector or named
 
-    @cached_property
+    @once
     def near(self) -> tuple[Term, ...]:
         return _pod_terms(self.affinity, "podAffinity")
 
-    @cached_property
+    @once
     def apart(self) -> tuple[Term, ...]:
         return _pod_terms(self.affinity, "podAntiAffinity")
 
-    @cached_property
+    @once
     def liked(self) -> tuple[tuple[float, Term], ...]:
         """Preferences about pods near it: a weight, below zero for those it would rather not meet."""
         found = []
@@ -91,9 +105,11 @@ class Wish:
                 found.append((sign * float(entry.get("weight") or 0), entry.get("podAffinityTerm") or {}))
         return tuple(found)
 
-    @cached_property
+    @once
     def label_keys(self) -> frozenset[str]:
         """The labels of other pods that it looks at."""
+        if not self.affinity:
+            return NO_KEYS
         terms = [*self.near, *self.apart, *(term for _, term in self.liked)]
         return frozenset(key for term in terms for key in term_label_keys(term))
 

@@ -1,5 +1,5 @@
 """A tree over the nodes of one kind. Each branch knows the most that is free below it, so that what does not fit is
-passed over without being looked at, and how empty the emptiest and the fullest below it are.
+passed over without being looked at, how empty the emptiest below it is, and how little the least has left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class RoomTree:
         self.leaves = FIRST
         self.most = [[NOTHING] * (2 * FIRST) for _ in range(width)]  # by resource
         self.emptiest = [float("-inf")] * (2 * FIRST)
-        self.fullest = [float("inf")] * (2 * FIRST)
+        self.least = [float("inf")] * (2 * FIRST)
 
     def widen(self, width: int) -> None:
         """There is a resource more."""
@@ -29,7 +29,7 @@ class RoomTree:
         while self.leaves < slots:
             self.most = [self._doubled(each, NOTHING) for each in self.most]
             self.emptiest = self._doubled(self.emptiest, float("-inf"))
-            self.fullest = self._doubled(self.fullest, float("inf"))
+            self.least = self._doubled(self.least, float("inf"))
             self.leaves *= 2
 
     def _doubled(self, old: list[T], fill: T) -> list[T]:
@@ -42,7 +42,7 @@ class RoomTree:
             width *= 2
         return new
 
-    def put(self, slot: int, free: Sequence[int], emptiness: float) -> None:
+    def put(self, slot: int, free: Sequence[int], emptiness: float, left: float) -> None:
         leaf = self.leaves + slot
         for most, value in zip(self.most, free, strict=True):
             if most[leaf] == value:
@@ -57,10 +57,10 @@ class RoomTree:
                 most[i] = top
                 i >>= 1
         self._climb(self.emptiest, leaf, emptiness, max)
-        self._climb(self.fullest, leaf, emptiness if emptiness > float("-inf") else float("inf"), min)
+        self._climb(self.least, leaf, left, min)
 
     def clear(self, slot: int) -> None:
-        self.put(slot, [NOTHING] * len(self.most), float("-inf"))
+        self.put(slot, [NOTHING] * len(self.most), float("-inf"), float("inf"))
 
     @staticmethod
     def _climb(values: list[float], leaf: int, value: float, best: Callable[[float, float], float]) -> None:

@@ -138,6 +138,11 @@ class Roll:
             failed=phases.count("Failed"),
         )
 
+    def scheduler(self, gang: str) -> str:
+        """The name under which its pods know us."""
+        every = self.gangs.get(gang, {}).values()
+        return next((str(m.pod["spec"].get("schedulerName") or "") for m in every), "")
+
     def was_whole(self, gang: str, min_member: int) -> bool:
         """As many as it needs have had a node, whatever became of them since."""
         every = self.gangs.get(gang, {}).values()

@@ -108,17 +108,22 @@ class Groups:
         if self.phase(group) not in (podgroup.INQUEUE, *podgroup.STARTED):
             await self.write(group, {**self.status(group), "phase": podgroup.INQUEUE})
 
-    async def update(self, group: Obj, census: Census, outcome: Outcome | None, refused: str, whole: bool) -> None:
+    async def update(
+        self, group: Obj, census: Census, outcome: Outcome | None, refused: str, whole: bool, by: str
+    ) -> None:
         """One write, when something is different."""
         terms, old = Terms.of(group), self.status(group)
         was = podgroup.RUNNING if whole and self.phase(group) != podgroup.UNKNOWN else self.phase(group)
         phase = podgroup.phase(was, census, terms.min_member, refused)
         counts = {"running": census.running, "succeeded": census.succeeded, "failed": census.failed}
-        said = podgroup.conditions(old.get("conditions") or [], self._condition(group, phase, census, outcome, refused))
+        new = self._condition(group, phase, census, outcome, refused)
+        said = podgroup.conditions(old.get("conditions") or [], new)
         status = {**old, "phase": phase, "conditions": said, **counts}
         await self.write(group, status)
         if phase == podgroup.RUNNING and phase_of({"status": old}) != phase:
-            self._words.event(group, POD_GROUPS, "Normal", "Scheduled", "pod group is ready")
+            self._words.event(group, POD_GROUPS, "Normal", "Scheduled", "pod group is ready", by)
+        elif new is not None and new["type"] == podgroup.UNSCHEDULABLE:
+            self._words.event(group, POD_GROUPS, "Warning", "Unschedulable", new["message"], by)
 
     def _condition(
         self, group: Obj, phase: str, census: Census, outcome: Outcome | None, refused: str
@@ -136,7 +141,6 @@ class Groups:
             return None
         if not self._words.new(uid, text):
             return None
-        self._words.event(group, POD_GROUPS, "Warning", "Unschedulable", text)
         return podgroup.condition(podgroup.UNSCHEDULABLE, reason, text, at, self._session)
 
     async def default_queue(self) -> None:

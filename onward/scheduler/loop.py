@@ -33,6 +33,7 @@ log = get_logger("scheduler")
 TOGETHER_S = 0.02  # changes so close together are looked at once
 AGAIN_S = 30.0  # a pass is made at least so often while something waits
 SOON_S = 1.0
+EARLY_S = 3.0  # so long a gang whose pods are not all there is not talked about
 SETTLING_S = 10.0  # pods of a half-bound gang that do not exist may be on their way
 NEEDED = tuple(f"{each.plural}.{each.group}" for each in (POD_GROUPS, QUEUES))
 
@@ -191,11 +192,13 @@ class Scheduler:
         gangs = list(self._gangs())
         outcomes = take_turns(board, gangs, queues, now, patience_s=self._patience_s, memory=self._memory)
         for outcome in outcomes:
-            self._tell(outcome)
             if outcome.nodes:
                 self._start(outcome)
         await self._release([outcome for outcome in outcomes if outcome.waits])
-        await self._write_statuses(outcomes, queues, now)
+        worth_telling = [outcome for outcome in outcomes if not self._early(outcome, now)]
+        for outcome in worth_telling:
+            self._tell(outcome)
+        await self._write_statuses(worth_telling, queues, now)
 
     def _gangs(self) -> Iterable[Gang]:
         priorities = self._groups.priorities()
@@ -216,6 +219,12 @@ class Scheduler:
                 self._words.refuse(member.pod, f'PodGroup "{key}" does not exist')
             else:
                 self._words.held_back = True
+
+    def _early(self, outcome: Outcome, now: float) -> bool:
+        """The other pods of the gang are being made right now."""
+        early = outcome.incomplete and now - outcome.gang.since < EARLY_S
+        self._words.held_back |= early
+        return early
 
     def _tell(self, outcome: Outcome) -> None:
         """A gang that waits says so with its name, and how much of it would fit."""
@@ -311,7 +320,7 @@ class Scheduler:
             census = self._roll.census(key, self._assumed)
             whole = self._roll.was_whole(key, Terms.of(group).min_member)
             try:
-                await self._groups.update(group, census, told.get(key), refused, whole)
+                await self._groups.update(group, census, told.get(key), refused, whole, self._roll.scheduler(key))
             except (ApiError, Unreachable):
                 self._dirty |= dirty
                 raise

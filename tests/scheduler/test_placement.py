@@ -5,27 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from shapes import GI, HOSTNAME, affinity, room, wish
 
 from onward.core.board import Board
 from onward.core.candidates import Candidates
 from onward.core.gang import Gang, attempt
 from onward.core.placement import Room, Wish
 from onward.core.quantity import QuantityError, millis, parse, pod_requests, whole, write
-
-GI = 2**30
-HOSTNAME = "kubernetes.io/hostname"
-
-
-def room(name: str, cpu: int = 8, gpus: int = 0, **more: Any) -> Room:
-    allocatable = {"cpu": cpu * 1000, "memory": 16 * GI, "pods": 110, "nvidia.com/gpu": gpus}
-    labels = {"kubernetes.io/hostname": name, **more.pop("labels", {})}
-    return Room(name, labels, allocatable, **more)
-
-
-def wish(name: str = "p", cpu: int = 1, **more: Any) -> Wish:
-    requests = {"cpu": cpu * 1000, **more.pop("requests", {})}
-    return Wish(f"default/{name}", "default", more.pop("labels", {}), requests, **more)
-
 
 def best(pod: Wish, board: Board | list[Room]) -> str:
     """The name of the node, or empty."""
@@ -62,11 +48,6 @@ def test_the_words_of_kube_scheduler() -> None:
     assert why(both, [room("a")]) == "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu."
     assert why(wish(), []) == "no nodes available to schedule pods"
     assert "1 node(s) didn't match Pod's node affinity/selector" in why(wish(selector={"disk": "ssd"}), [room("a")])
-
-
-def affinity(kind: str, key: str = "kubernetes.io/hostname", **labels: str) -> dict[str, Any]:
-    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": key}
-    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def test_anti_affinity_works_both_ways() -> None:
