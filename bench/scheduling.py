@@ -3,8 +3,8 @@
     .venv/bin/python bench/scheduling.py                  # a minute; prints a table, writes results/scheduling.json
     .venv/bin/python bench/scheduling.py --quick
 
-Seconds are CPU seconds of this process, so that others on the machine count little; the median of three runs. A decision
-is a pod that was placed or refused. Growth is the time of the largest size by that of the smallest, beside how much
+Seconds are CPU seconds of this process, so that others on the machine count little; the median of three runs. A
+decision is a pod that was placed or refused. Growth is the time of a size by that of the smallest, beside how much
 larger it is: equal numbers are linear growth.
 """
 

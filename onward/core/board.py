@@ -1,7 +1,8 @@
 """The board: all nodes with what is free on them, kept up to date pod by pod.
 
 Nodes that differ in nothing a pod ever asks about (labels somebody mentions, taints, cordon) and are of about one size
-are one *kind*: a rule is tried on the kind, not on each of its nodes. The nodes of a kind stand in a tree, see `roomtree`.
+are one *kind*: a rule is tried on the kind, not on each of its nodes. The nodes of a kind stand in a tree, see
+`roomtree`.
 """
 
 from __future__ import annotations

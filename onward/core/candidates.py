@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from onward.core.board import Board, Kind, Spot
-from onward.core.neighbours import Neighbours
+from onward.core.neighbours import NOT_NEAR, Neighbours
 from onward.core.placement import Wish, barred, liking, short_of, unavailable
 
 PREFERRED_POINTS = 1e4  # the previous node, above all other preferences
 AVOIDED_POINTS = -1e6  # a node that failed it, below everything
 EXCLUDED = "node(s) were excluded after a failure"
+Place = tuple[str, str]  # a label of nodes and its value, such as a zone
 SINGLE = -1  # stands where the number of a kind stands, for nodes that are looked at one by one
 
 
@@ -51,8 +52,11 @@ class Candidates:
     `took`. When it gives none, `why()` says what is wrong.
     """
 
-    def __init__(self, board: Board, wish: Wish, doors: Sequence[Door] = (), *, pack: bool = False) -> None:
+    def __init__(
+        self, board: Board, wish: Wish, doors: Sequence[Door] = (), *, pack: bool = False, within: Place | None = None
+    ) -> None:
         board.consider(wish)
+        self._within = within
         self._board, self._wish, self._pack = board, wish, pack
         self._needs = board.needs(wish)
         self._around = Neighbours(wish, board)
@@ -128,7 +132,7 @@ class Candidates:
             spot = self._singles[branch] if number == SINGLE else self._leaf(number, branch)
             if spot is None or not self._fits(spot):
                 continue
-            why = EXCLUDED if spot.name in self._wish.exclude else self._around.refusal(spot)
+            why = EXCLUDED if spot.name in self._wish.exclude else self._refusal(spot)
             if why:
                 self._refused[spot.name] = why
                 continue
@@ -140,6 +144,11 @@ class Candidates:
             self._last = (order, number, branch, points)
             return spot
         return None
+
+    def _refusal(self, spot: Spot) -> str:
+        if self._within is not None and spot.room.labels.get(self._within[0]) != self._within[1]:
+            return NOT_NEAR
+        return self._around.refusal(spot)
 
     def _leaf(self, number: int, branch: int) -> Spot | None:
         kind = self._kinds[number]

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onward.core.board import Board
-from onward.core.candidates import Candidates, Door
+from onward.core.candidates import Candidates, Door, Place
+from onward.core.neighbours import selects
 from onward.core.placement import Wish
 
+PLACES = 64  # tried at most, where a gang wants to be in one of many
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 NOT_ENOUGH_PODS = "NotEnoughTasks"  # Volcano's words
 NOT_ENOUGH_OF_TASK = "NotEnoughPodsOfTask"
@@ -105,7 +107,26 @@ def attempt(board: Board, gang: Gang, doors: Sequence[Door] = (), allowance: All
     outcome = _try(board, gang, classes, doors, allowance, pack=False)
     if outcome.waits and len({wishes[0].needs for wishes in classes}) > 1 and not allowance.refused:
         outcome = _try(board, gang, classes, doors, allowance, pack=True)
+    if outcome.waits and not allowance.refused:
+        for place in _meeting_places(board, gang):
+            other = _try(board, gang, classes, doors, allowance, pack=True, within=place)
+            if not other.waits:
+                return other
     return outcome
+
+
+def _meeting_places(board: Board, gang: Gang) -> list[Place]:
+    """Of a gang whose pods must be near one another: where it could begin, the roomiest place first."""
+    wish = gang.pending[0] if gang.pending and not gang.held else None
+    terms = [term for term in wish.near if selects(term, wish.namespace, wish)] if wish is not None else []
+    if not terms:
+        return []
+    key = str(terms[0].get("topologyKey", ""))
+    left: Counter[str] = Counter()
+    for spot in board:
+        if key in spot.room.labels:
+            left[spot.room.labels[key]] += round(spot.left)
+    return [(key, value) for value, _ in left.most_common(PLACES)]
 
 
 def _too_few(gang: Gang) -> Outcome | None:
@@ -165,13 +186,20 @@ def _weight(board: Board, wish: Wish) -> float:
 
 
 def _try(
-    board: Board, gang: Gang, classes: Iterable[list[Wish]], doors: Sequence[Door], allowance: Allowance, *, pack: bool
+    board: Board,
+    gang: Gang,
+    classes: Iterable[list[Wish]],
+    doors: Sequence[Door],
+    allowance: Allowance,
+    *,
+    pack: bool,
+    within: Place | None = None,
 ) -> Outcome:
     outcome = Outcome(gang)
     placed: list[Wish] = []
     lacking: list[frozenset[str] | None] = []
     for wishes in classes:
-        search = Candidates(board, wishes[0], doors, pack=pack)
+        search = Candidates(board, wishes[0], doors, pack=pack, within=within)
         why = ""
         for wish in wishes:
             spot = None

@@ -44,13 +44,18 @@ def admit(minimum: Mapping[str, int], total: Mapping[str, int], used: Mapping[st
     return f"the cluster has too little left: {', '.join(short)}" if short else ""
 
 
+def begun(old: str, held: int) -> bool:
+    """Whether a gang in this phase is completed pod by pod. Pods with nodes before we let it in are not our doing."""
+    return old in STARTED or (held > 0 and old != INQUEUE)
+
+
 def phase(old: str, census: Census, min_member: int, refused: str) -> str:
     """`refused`: why it is not let in, while it waits."""
     if census.total and census.succeeded == census.total and census.succeeded >= min_member:
         return COMPLETED
     if census.held + census.succeeded >= min_member and census.held + census.succeeded > 0:
         return RUNNING
-    if old in STARTED and census.held:
+    if census.held and begun(old, census.held):
         return UNKNOWN
     if old == INQUEUE or not refused:
         return INQUEUE

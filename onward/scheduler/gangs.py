@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from onward.api.gang import GROUP, GROUP_NAME, TASK_SPEC, VERSION, VOLCANO_GROUP_NAME
 from onward.core.gang import Gang
 from onward.core.placement import Wish
-from onward.core.podgroup import STARTED, Census
+from onward.core.podgroup import Census, begun
 from onward.core.turns import DEFAULT_QUEUE
 from onward.kube.objects import Obj, Resource, key_of, namespace_of, read_stamp, uid_of
 from onward.scheduler import views
@@ -170,7 +170,7 @@ class Roll:
             min_task=terms.min_task,
             held=len(counted),
             held_tasks=tasks,
-            started=phase in STARTED or self.was_whole(key, terms.min_member),
+            started=begun(phase, len(counted)) or self.was_whole(key, terms.min_member),
             priority=priorities.get(terms.priority_class, priority) if terms.priority_class else priority,
             created=terms.created,
             since=since,

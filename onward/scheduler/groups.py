@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections import Counter
@@ -14,13 +15,15 @@ from onward.core.gang import Outcome
 from onward.core.podgroup import Census
 from onward.core.quantity import write
 from onward.core.turns import DEFAULT_QUEUE, Queue
-from onward.kube.client import ApiError, Client
+from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.informer import Informer
-from onward.kube.objects import Obj, Resource, key_of, name_of, namespace_of, stamp, uid_of
+from onward.kube.objects import Obj, Resource, key_of, name_of, namespace_of, stamp, uid_of, version_of
 from onward.scheduler.gangs import POD_GROUPS, QUEUES, Roll, Terms, phase_of
 from onward.scheduler.views import amounts
 from onward.scheduler.words import Words
 
+AT_ONCE = 16
+QUEUES_S = 1.0  # between two looks at what queues hold in all
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 
 
@@ -30,7 +33,9 @@ class Groups:
     def __init__(self, client: Client, words: Words, groups: Informer, queues: Informer, classes: Informer) -> None:
         self._client, self._words = client, words
         self._groups, self._queues, self._classes = groups, queues, classes
-        self._written: dict[str, dict[str, Any]] = {}  # uid -> status, newer than the informer's
+        self._written: dict[str, Obj] = {}  # uid -> the group as it was written, newer than the informer's
+        self._limit = asyncio.Semaphore(AT_ONCE)
+        self._queues_at = float("-inf")
         self._session = uuid.uuid4().hex[:8]
 
     def get(self, gang: str) -> Obj | None:
@@ -40,12 +45,13 @@ class Groups:
         return iter(self._groups)
 
     def seen(self, group: Obj | None) -> None:
-        """The informer has something newer."""
-        if group is not None:
+        """The informer has something. It may be older than what we wrote."""
+        written = self._written.get(uid_of(group)) if group is not None else None
+        if group is not None and (written is None or not _older(group, written)):
             self._written.pop(uid_of(group), None)
 
     def status(self, group: Obj) -> dict[str, Any]:
-        return self._written.get(uid_of(group)) or group.get("status") or {}
+        return self._written.get(uid_of(group), group).get("status") or {}
 
     def phase(self, group: Obj) -> str:
         return phase_of({"status": self.status(group)})
@@ -96,12 +102,13 @@ class Groups:
             return
         patch = {"metadata": {"uid": uid_of(group)}, "status": status}
         try:
-            await self._client.patch(POD_GROUPS, name_of(group), patch, namespace_of(group), sub="status")
+            async with self._limit:
+                now = await self._client.patch(POD_GROUPS, name_of(group), patch, namespace_of(group), sub="status")
         except ApiError as e:
             if e.code not in (404, 409):
                 raise
             return
-        self._written[uid_of(group)] = status
+        self._written[uid_of(group)] = now
 
     async def admit(self, group: Obj) -> None:
         """Before the first of its pods is bound."""
@@ -119,7 +126,11 @@ class Groups:
         new = self._condition(group, phase, census, outcome, refused)
         said = podgroup.conditions(old.get("conditions") or [], new)
         status = {**old, "phase": phase, "conditions": said, **counts}
-        await self.write(group, status)
+        try:
+            await self.write(group, status)
+        except (ApiError, Unreachable):
+            self._words.forget(uid_of(group))  # it was not said
+            raise
         if phase == podgroup.RUNNING and phase_of({"status": old}) != phase:
             self._words.event(group, POD_GROUPS, "Normal", "Scheduled", "pod group is ready", by)
         elif new is not None and new["type"] == podgroup.UNSCHEDULABLE:
@@ -156,7 +167,11 @@ class Groups:
             if e.code != 409:
                 raise
 
-    async def update_queues(self, roll: Roll, assumed: Mapping[str, str]) -> None:
+    async def update_queues(self, roll: Roll, assumed: Mapping[str, str]) -> bool:
+        """Now and then; False: not now, ask again soon."""
+        if time.monotonic() < self._queues_at + QUEUES_S:
+            return False
+        self._queues_at = time.monotonic()
         phases: dict[str, Counter[str]] = {}
         used: dict[str, Counter[str]] = {}
         for group in self._groups:
@@ -177,12 +192,20 @@ class Groups:
                 except ApiError as e:
                     if e.code not in (404, 409):
                         raise
+        return True
 
 
 _COUNTED = tuple(
     phase.lower()
     for phase in (podgroup.PENDING, podgroup.INQUEUE, podgroup.RUNNING, podgroup.UNKNOWN, podgroup.COMPLETED)
 )
+
+
+def _older(one: Obj, other: Obj) -> bool:
+    try:
+        return int(version_of(one)) < int(version_of(other))
+    except ValueError:
+        return False  # a server with other versions than numbers
 
 
 def _used(board: Board) -> dict[str, int]:

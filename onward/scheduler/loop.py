@@ -169,16 +169,19 @@ class Scheduler:
         return self._board
 
     async def _passes(self) -> None:
+        took_s = 0.0
         while True:
             try:
                 soon = self._words.held_back or bool(self._half)
                 await asyncio.wait_for(self._changed.wait(), SOON_S if soon else AGAIN_S)
             except asyncio.TimeoutError:
                 pass
-            await asyncio.sleep(TOGETHER_S)
+            await asyncio.sleep(max(TOGETHER_S, took_s))  # at most half of the time is spent on passes
             self._changed.clear()
+            begun = time.monotonic()
             try:
                 await self.one_pass()
+                took_s = time.monotonic() - begun
             except (ApiError, Unreachable) as e:
                 log.info("scheduling: %s; again soon", e)
                 await asyncio.sleep(SOON_S)
@@ -260,7 +263,7 @@ class Scheduler:
         members = {key: self._roll.members[key] for key in outcome.nodes if key in self._roll.members}
         group = None if outcome.gang.single else self._groups.get(outcome.gang.key)
         try:
-            if group is not None:
+            if group is not None and not outcome.gang.started:
                 await self._groups.admit(group)
         except (ApiError, Unreachable) as e:
             log.info("gang %s: %s; again soon", outcome.gang.key, e)
@@ -307,6 +310,7 @@ class Scheduler:
     async def _write_statuses(self, outcomes: list[Outcome], queues: dict[str, Queue], now: float) -> None:
         told = {outcome.gang.key: outcome for outcome in outcomes if not outcome.gang.single}
         dirty, self._dirty = self._dirty | set(told), set()
+        writes = []
         for key in dirty:
             group = self._groups.get(key)
             if group is None or key in self._binding:
@@ -319,10 +323,12 @@ class Scheduler:
                     self._dirty.add(key)
             census = self._roll.census(key, self._assumed)
             whole = self._roll.was_whole(key, Terms.of(group).min_member)
-            try:
-                await self._groups.update(group, census, told.get(key), refused, whole, self._roll.scheduler(key))
-            except (ApiError, Unreachable):
-                self._dirty |= dirty
-                raise
-        if dirty:
-            await self._groups.update_queues(self._roll, self._assumed)
+            by = self._roll.scheduler(key)
+            writes.append(self._groups.update(group, census, told.get(key), refused, whole, by))
+        failed = [e for e in await asyncio.gather(*writes, return_exceptions=True) if isinstance(e, BaseException)]
+        if failed:
+            self._dirty |= dirty
+            raise failed[0]
+        if dirty and not await self._groups.update_queues(self._roll, self._assumed):
+            self._words.held_back = True
+            self._dirty.add("")

@@ -98,7 +98,7 @@ async def sweep(client: Client) -> None:
     """For the next test."""
     for pod in (await client.list(PODS, "default"))["items"]:
         await client.delete(PODS, name_of(pod), "default", {"gracePeriodSeconds": 0})
-    for resource, namespace in ((POD_GROUPS, "default"), (NODES, None)):
+    for resource, namespace in ((POD_GROUPS, "default"), (EVENTS, "default"), (NODES, None)):
         for each in (await client.list(resource, namespace))["items"]:
             await client.delete(resource, name_of(each), namespace)
 

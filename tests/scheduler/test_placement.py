@@ -13,6 +13,7 @@ from onward.core.gang import Gang, attempt
 from onward.core.placement import Room, Wish
 from onward.core.quantity import QuantityError, millis, parse, pod_requests, whole, write
 
+
 def best(pod: Wish, board: Board | list[Room]) -> str:
     """The name of the node, or empty."""
     found = Candidates(board if isinstance(board, Board) else Board(board), pod).best()
@@ -72,6 +73,8 @@ def test_affinity_to_a_zone() -> None:
     board = occupied(rooms, ("b", wish("r", labels={"app": "x"})))
     assert best(wish(affinity=together), board) in ("b", "c")
     assert "didn't match pod affinity rules" in why(wish(affinity=together), rooms[:1])
+    gang = Gang("default/g", [wish(f"w{i}", cpu=4, labels={"app": "x"}, affinity=together) for i in range(4)], 4)
+    assert set(attempt(Board(rooms), gang).nodes.values()) == {"b", "c"}, "the zone with room for all"
 
 
 def test_a_gang_gets_all_or_nothing() -> None:
