@@ -43,8 +43,8 @@ def test_a_minimum_for_each_task() -> None:
     answer = attempt(board, Gang("default/g", tasks(1, 5), 3, minima))
     assert "default/m0" in answer.nodes, "workers do not take the master's place"
     assert len(answer.nodes) == 3
-    answer = attempt(Board(nodes(1, 1)), Gang("default/g", tasks(1, 5), 3, minima))
-    assert answer.waits
+    answer = attempt(Board(nodes(5, 1)), Gang("default/g", tasks(1, 5), 3, minima))
+    assert (answer.waits, answer.could, answer.nodes) == (True, 5, {}), "five workers without their master"
     answer = attempt(Board(nodes(4)), Gang("default/g", tasks(0, 5), 3, minima))
     assert (answer.reason, answer.message) == ("NotEnoughPodsOfTask", "0 of 1 pods of task master exist")
     answer = attempt(Board(nodes(1, 2)), Gang("default/g", tasks(0, 2), 2, minima))

@@ -123,6 +123,9 @@ class World:
                 assert not outcome.nodes, "a gang that waits holds something"
             else:
                 assert gang.held + got >= gang.min_member, "a gang was given less than it needs"
+                job = self.jobs[gang.key.partition("/")[2]]
+                after = replace(job, bound={**job.bound, **outcome.nodes})
+                assert after.whole(), "a task was given less than it needs"
         self._judge_board()
 
     def _judge_board(self) -> None:
