@@ -45,8 +45,10 @@ def admit(minimum: Mapping[str, int], total: Mapping[str, int], used: Mapping[st
 
 
 def begun(old: str, held: int) -> bool:
-    """Whether a gang in this phase is completed pod by pod. Pods with nodes before we let it in are not our doing."""
-    return old in STARTED or (held > 0 and old != INQUEUE)
+    """Whether a gang in this phase is completed pod by pod. One that has lost all its pods begins anew; pods with nodes
+    in one that we never let in are not our doing.
+    """
+    return held > 0 and old != INQUEUE
 
 
 def phase(old: str, census: Census, min_member: int, refused: str) -> str:
@@ -55,7 +57,7 @@ def phase(old: str, census: Census, min_member: int, refused: str) -> str:
         return COMPLETED
     if census.held + census.succeeded >= min_member and census.held + census.succeeded > 0:
         return RUNNING
-    if census.held and begun(old, census.held):
+    if begun(old, census.held):
         return UNKNOWN
     if old == INQUEUE or not refused:
         return INQUEUE

@@ -44,8 +44,11 @@ class Groups:
     def __iter__(self) -> Any:
         return iter(self._groups)
 
-    def seen(self, group: Obj | None) -> None:
+    def seen(self, old: Obj | None, group: Obj | None) -> None:
         """The informer has something. It may be older than what we wrote."""
+        if group is None and old is not None:
+            self._written.pop(uid_of(old), None)
+            self._words.forget(uid_of(old))
         written = self._written.get(uid_of(group)) if group is not None else None
         if group is not None and (written is None or not _older(group, written)):
             self._written.pop(uid_of(group), None)
@@ -164,7 +167,7 @@ class Groups:
                 "spec": {"weight": 1, "reclaimable": True},
             })  # fmt: skip
         except ApiError as e:
-            if e.code != 409:
+            if e.code not in (403, 409):  # not ours to make, or there
                 raise
 
     async def update_queues(self, roll: Roll, assumed: Mapping[str, str]) -> bool:

@@ -125,7 +125,7 @@ class Scheduler:
         self._changed.set()
 
     def _on_group(self, old: Obj | None, new: Obj | None) -> None:
-        self._groups.seen(new)
+        self._groups.seen(old, new)
         self._dirty.add(key_of(new or old or {}))
         self._changed.set()
 

@@ -113,11 +113,14 @@ def test_replacement_pods_of_a_running_gang(real: Access) -> None:
             assert (await nodes_of(calm, "g-"))["g-1"] not in (before["g-1"], before["g-2"])
             for i in range(4):
                 await calm.delete(PODS, f"g-{i}", "default", {"gracePeriodSeconds": 0})
+            for i in range(3):
+                await add_member(calm, "g", i)
+            await event(calm, "g-0", lambda m: "3 of 4 pods exist" in m)
             await phase(calm, "g", "Inqueue")
-            await add_member(calm, "g", 0)
-            await until(lambda: nodes_of(calm, "g-"), lambda pods: pods == {"g-0": ""})
-            await event(calm, "g-0", lambda m: "1 of 4 pods exist" in m)
-            assert await nodes_of(calm, "g-") == {"g-0": ""}, "when all are gone it is all or nothing again"
+            pods = await nodes_of(calm, "g-")
+            assert set(pods.values()) == {""}, "when all are gone it is all or nothing again"
+            await add_member(calm, "g", 3)
+            await phase(calm, "g", "Running")
 
     go(real, work)
 
