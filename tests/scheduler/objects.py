@@ -86,10 +86,14 @@ async def phase(client: Client, name: str, *wanted: str) -> Obj:
     return await until(ask, lambda status: status.get("phase") in wanted)
 
 
+async def events(client: Client, name: str) -> list[Obj]:
+    found: list[Obj] = (await client.list(EVENTS, "default", fieldSelector=f"involvedObject.name={name}"))["items"]
+    return found
+
+
 async def event(client: Client, name: str, good: Callable[[str], bool]) -> str:
     async def ask() -> list[str]:
-        found = (await client.list(EVENTS, "default", fieldSelector=f"involvedObject.name={name}"))["items"]
-        return [f"{each['reason']}: {each['message']}" for each in found]
+        return [f"{each['reason']}: {each['message']}" for each in await events(client, name)]
 
     return next(filter(good, await until(ask, lambda texts: any(map(good, texts)))))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ from objects import (
 
 from onward.kube.access import Access
 from onward.kube.client import Client
-from onward.kube.objects import PODS, name_of
+from onward.kube.informer import Informer
+from onward.kube.objects import PODS, Obj, name_of
 from onward.scheduler.gangs import POD_GROUPS
 from onward.scheduler.loop import Scheduler
 
@@ -54,6 +56,27 @@ class Killer:
         return ""
 
 
+class Watcher:
+    """Every state of the pods that the server ever shows: who had a node at any time."""
+
+    def __init__(self, client: Client) -> None:
+        self.ever: set[str] = set()
+        self._informer = Informer(client, PODS, "default", on_change=self._see)
+
+    def _see(self, old: Obj | None, new: Obj | None) -> None:
+        if new is not None and new["spec"].get("nodeName"):
+            self.ever.add(name_of(new))
+
+    async def __aenter__(self) -> Watcher:
+        self._task = asyncio.ensure_future(self._informer.run())
+        await self._informer.synced()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
 def fair(pods: dict[str, str]) -> None:
     """No node has more than it can hold."""
     crowd = Counter(node for node in pods.values() if node)
@@ -67,6 +90,25 @@ async def life_and_death(faulty: FaultyApi, client: Client, calm: Client, at: in
         await add_node(calm, name, cpu="3")
     await add_gang(calm, "one", 4)
     await add_gang(calm, "two", 4)
+    async with Watcher(calm) as watcher:
+        killer = await _die_and_go_on(faulty, client, calm, at, counts)
+        await until(_ever(watcher), lambda ever: ever >= set(GANG))
+        assert watcher.ever == set(GANG), "the gang that did not fit never held anything"
+        async with scheduling(client):
+            for name in GANG:
+                await calm.delete(PODS, name, "default", {"gracePeriodSeconds": 0})
+            await phase(calm, "two", "Running")
+    return killer.writes
+
+
+def _ever(watcher: Watcher) -> Callable[[], Awaitable[set[str]]]:
+    async def ask() -> set[str]:
+        return watcher.ever
+
+    return ask
+
+
+async def _die_and_go_on(faulty: FaultyApi, client: Client, calm: Client, at: int, counts: tuple[str, ...]) -> Killer:
     killer = Killer(faulty, at, counts)
     first = asyncio.ensure_future(Scheduler(client, NAMES).run())
     if at:
@@ -82,13 +124,8 @@ async def life_and_death(faulty: FaultyApi, client: Client, calm: Client, at: in
         await placed(calm, GANG)
         await phase(calm, "one", "Running")
         await event(calm, "two-0", lambda m: "2 of 4 can be placed" in m)
-        pods = await nodes_of(calm)
-        fair(pods)
-        assert not any(node for name, node in pods.items() if name.startswith("two")), pods
-        for name in GANG:
-            await calm.delete(PODS, name, "default", {"gracePeriodSeconds": 0})
-        await phase(calm, "two", "Running")
-    return killer.writes
+        fair(await nodes_of(calm))
+    return killer
 
 
 BINDINGS = ("/binding", "/podgroups/")

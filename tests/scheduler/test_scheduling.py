@@ -12,6 +12,7 @@ from objects import (
     add_node,
     add_pod,
     event,
+    events,
     go,
     nodes_of,
     phase,
@@ -82,6 +83,11 @@ def test_two_gangs_that_do_not_both_fit(real: Access) -> None:
                 lambda: calm.get(QUEUES, "default"), lambda q: (q.get("status") or {}).get("inqueue") == 1
             )
             assert queue["status"] | {"allocated": {"cpu": "6"}, "running": 1, "state": "Open"} == queue["status"]
+            await add_gang(calm, "three", 6)
+            await event(calm, "three-0", lambda m: "2 of 6 can be placed" in m)
+            told = await events(calm, "two-3")
+            assert len({e["message"] for e in told}) == len(told), "the same thing is said once"
+            assert all(e["count"] == 1 for e in told), "though several passes were made"
             for i in range(6):
                 await calm.delete(PODS, f"one-{i}", "default", {"gracePeriodSeconds": 0})
             await placed(calm, [f"two-{i}" for i in range(5)])
@@ -166,6 +172,10 @@ def test_priority_classes_and_patience(real: Access) -> None:
             await add_gang(calm, "small", 1)
             text = await event(calm, "small-0", lambda m: "set aside" in m)
             assert 'node(s) were set aside for gang "default/big"' in text
+            await add_group(calm, "next", 1, minResources={"cpu": "4"})
+            await phase(calm, "next", "Inqueue")  # it has waited, and would fit into an empty cluster
+            await add_group(calm, "never", 1, minResources={"cpu": "5"})
+            await phase(calm, "never", "Pending")
             await add_gang(calm, "high", 1, priorityClassName="urgent")
             await placed(calm, ["high-0"])
             for name in ("running", "high-0"):
