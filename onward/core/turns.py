@@ -102,7 +102,8 @@ def _one(
         return _no_queue(gang, queue)
     closed = () if gang.broken else tuple(doors)
     names = tuple(door.gang for door in closed)
-    state = (board.gains, names, gang.missing, tuple(wish.key for wish in gang.pending))
+    terms = (gang.missing, gang.min_member, dict(gang.min_task), gang.queue, gang.started)
+    state = (board.gains, names, terms, tuple(gang.pending))
     known = memory.recall(gang.key, state)
     if known is not None:
         known.gang = gang

@@ -169,6 +169,7 @@ def test_what_did_not_fit_is_tried_again_when_something_was_given_back() -> None
     assert turns(board, [waiting], memory=memory)["g"] is first, "nothing has changed for it"
     board.put(wish("more", 1), "n0")
     assert turns(board, [waiting], memory=memory)["g"] is first, "less than before"
+    assert turns(board, [gang("g", 4, 9)], memory=memory)["g"] is not first, "it asks for something else"
     board.drop("default/running")
     assert turns(board, [waiting], memory=memory)["g"].nodes
 
