@@ -180,4 +180,3 @@ class Roll:
 
 def phase_of(group: Obj) -> str:
     return str((group.get("status") or {}).get("phase") or "")
-

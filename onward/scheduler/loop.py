@@ -19,7 +19,7 @@ from onward.core.podgroup import INQUEUE, STARTED
 from onward.core.turns import PATIENCE_S, Memory, Queue, take_turns
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.definitions import install
-from onward.kube.informer import Informer
+from onward.kube.informer import Informer, happened
 from onward.kube.objects import NODES, PODS, Obj, key_of, name_of, namespace_of, uid_of
 from onward.log import get_logger
 from onward.scheduler import views
@@ -171,11 +171,8 @@ class Scheduler:
     async def _passes(self) -> None:
         took_s = 0.0
         while True:
-            try:
-                soon = self._words.held_back or bool(self._half)
-                await asyncio.wait_for(self._changed.wait(), SOON_S if soon else AGAIN_S)
-            except asyncio.TimeoutError:
-                pass
+            soon = self._words.held_back or bool(self._half)
+            await happened(self._changed, SOON_S if soon else AGAIN_S)
             await asyncio.sleep(max(TOGETHER_S, took_s))  # at most half of the time is spent on passes
             self._changed.clear()
             begun = time.monotonic()

@@ -100,9 +100,7 @@ def test_small_gangs_pass_a_big_one_but_not_for_ever() -> None:
     for wish_ in small.pending:
         board.drop(wish_.key)
     found = turns(board, [big, small], now=121, patience_s=120)
-    assert found["small"].message == (
-        '0/2 nodes are available: 2 node(s) were set aside for gang "default/big".'
-    )
+    assert found["small"].message == ('0/2 nodes are available: 2 node(s) were set aside for gang "default/big".')
     board.drop("default/running")
     found = turns(board, [big, small], now=122, patience_s=120)
     assert len(found["big"].nodes) == 4

@@ -129,9 +129,7 @@ class World:
         self._judge_board()
 
     def _judge_board(self) -> None:
-        there: dict[str, list[Wish]] = {
-            name: list(spot.residents.values()) for name, spot in self.board.spots.items()
-        }
+        there: dict[str, list[Wish]] = {name: list(spot.residents.values()) for name, spot in self.board.spots.items()}
         assert set(there) == set(self.rooms)
         for name, wishes in there.items():
             room = self.rooms[name]

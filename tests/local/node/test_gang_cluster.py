@@ -42,9 +42,7 @@ class Kubectl:
         """Pods of 9 of a node's 16 GiB, so one for each node; they end when `end` is called."""
         spec = {"minMember": count if minimum is None else minimum}
         api = "scheduling.volcano.sh/v1beta1"
-        made: list[dict[str, Any]] = [
-            {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
-        ]
+        made: list[dict[str, Any]] = [{"apiVersion": api, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}]
         wait = f"until [ -e {self._place / name} ]; do sleep 0.1; done"
         for i in range(count):
             notes = {"scheduling.k8s.io/group-name": name, "volcano.sh/task-spec": "worker"}
