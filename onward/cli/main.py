@@ -35,7 +35,7 @@ class _Verbs(click.Group):
 class _Chapters(_Verbs):
     """The help lists jobs first, then what is about clusters."""
 
-    CLUSTER = ("up", "down", "apply", "get", "describe", "logs", "wait", "delete")
+    CLUSTER = ("up", "down", "apply", "get", "describe", "logs", "wait", "delete", "scheduler")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         clusters = [v for v in self.CLUSTER if v in self.commands]
@@ -286,8 +286,9 @@ def manager(
 def _cluster_verbs() -> None:
     from onward.cli.cluster import CLUSTER_VERBS
     from onward.cli.objects import OBJECT_VERBS
+    from onward.cli.scheduling import scheduler
 
-    for verb in (*CLUSTER_VERBS, *OBJECT_VERBS):
+    for verb in (*CLUSTER_VERBS, *OBJECT_VERBS, scheduler):
         commands.add_command(verb)
 
 

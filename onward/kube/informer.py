@@ -21,6 +21,16 @@ WATCH_S = 300
 Handler = Callable[[Obj | None, Obj | None], None]  # (before, after); None: did not exist, or does not any more
 
 
+async def happened(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for it. Not by `wait_for`: before Python 3.12 that forgets a cancellation that comes with the event."""
+    waiter = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({waiter}, timeout=timeout_s)
+    finally:
+        waiter.cancel()
+    return event.is_set()
+
+
 class Informer:
     """Start with `run()` in a task; read `get` and iterate at any time after `synced()`."""
 
@@ -45,10 +55,8 @@ class Informer:
         self._handlers.append(handler)
 
     async def synced(self, timeout_s: float = 60.0) -> None:
-        try:
-            await asyncio.wait_for(self._synced.wait(), timeout_s)
-        except asyncio.TimeoutError as e:
-            raise Unreachable(f"{self.resource.plural} could not be listed within {timeout_s:g} s") from e
+        if not await happened(self._synced, timeout_s):
+            raise Unreachable(f"{self.resource.plural} could not be listed within {timeout_s:g} s")
 
     def get(self, key: str) -> Obj | None:
         return self._objects.get(key)

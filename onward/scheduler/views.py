@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from onward.core.placement import Resident, Room, Wish
+from collections.abc import Mapping
+from typing import Any
+
+from onward.api.gang import AVOID_NODES, EXCLUDE_NODES, PREVIOUS_NODE
+from onward.core.placement import Room, Wish
 from onward.core.quantity import QuantityError, amount, pod_requests
 from onward.kube.objects import Obj, key_of, name_of, namespace_of
 
@@ -11,11 +15,27 @@ def finished(pod: Obj) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def requests_of(pod: Obj) -> dict[str, int]:
+def said(obj: Obj) -> dict[str, str]:
+    """Its annotations."""
+    return dict(obj.get("metadata", {}).get("annotations") or {})
+
+
+def _requests(pod: Obj) -> dict[str, int]:
     try:
         return pod_requests(pod["spec"])
     except QuantityError:
         return {}  # refused by the API server; nothing we could add up
+
+
+def amounts(given: Mapping[str, Any] | None) -> dict[str, int]:
+    """Resources as numbers; what cannot be read is left out."""
+    found = {}
+    for name, value in (given or {}).items():
+        try:
+            found[name] = amount(name, value)
+        except QuantityError:
+            continue
+    return found
 
 
 def _ports(pod: Obj) -> frozenset[tuple[str, int]]:
@@ -29,17 +49,25 @@ def _ports(pod: Obj) -> frozenset[tuple[str, int]]:
     return frozenset(found)
 
 
-def wish(pod: Obj) -> Wish:
-    spec = pod["spec"]
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def wish(pod: Obj, task: str = "") -> Wish:
+    spec, notes = pod["spec"], said(pod)
     return Wish(
         key=key_of(pod),
         namespace=namespace_of(pod),
         labels=pod["metadata"].get("labels") or {},
-        requests=requests_of(pod),
+        requests=_requests(pod),
         selector=spec.get("nodeSelector") or {},
         affinity=spec.get("affinity") or {},
         tolerations=spec.get("tolerations") or [],
         ports=_ports(pod),
+        prefer=notes.get(PREVIOUS_NODE, "").strip(),
+        avoid=_names(notes.get(AVOID_NODES, "")),
+        exclude=_names(notes.get(EXCLUDE_NODES, "")),
+        task=task,
     )
 
 
@@ -50,27 +78,10 @@ def room(node: Obj) -> Room:
     if conditions.get("Ready") != "True" and not any("not-ready" in t.get("key", "") for t in taints):
         # The node controller adds the taint a moment later; until then this says the same.
         taints.append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
-    allocatable = {}
-    for name, value in (status.get("allocatable") or {}).items():
-        try:
-            allocatable[name] = amount(name, value)
-        except QuantityError:
-            continue
     return Room(
         name=name_of(node),
         labels=node["metadata"].get("labels") or {},
-        allocatable=allocatable,
+        allocatable=amounts(status.get("allocatable")),
         taints=taints,
         unschedulable=bool(spec.get("unschedulable")),
     )
-
-
-def put(rooms: dict[str, Room], pod: Obj, node: str) -> None:
-    """A pod that is, or is about to be, on a node."""
-    there = rooms.get(node)
-    if there is None:
-        return
-    for name, value in requests_of(pod).items():
-        there.used[name] = there.used.get(name, 0) + value
-    labels = pod["metadata"].get("labels") or {}
-    there.residents.append(Resident(namespace_of(pod), labels, pod["spec"].get("affinity") or {}, _ports(pod)))

@@ -5,28 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from shapes import GI, HOSTNAME, affinity, room, wish
 
-from onward.core.placement import Resident, Room, Wish, best, place
+from onward.core.board import Board
+from onward.core.candidates import Candidates
+from onward.core.gang import Gang, attempt
+from onward.core.placement import Room, Wish
 from onward.core.quantity import QuantityError, millis, parse, pod_requests, whole, write
 
-GI = 2**30
+
+def best(pod: Wish, board: Board | list[Room]) -> str:
+    """The name of the node, or empty."""
+    found = Candidates(board if isinstance(board, Board) else Board(board), pod).best()
+    return found.name if found is not None else ""
 
 
-def room(name: str, cpu: int = 8, gpus: int = 0, **more: Any) -> Room:
-    allocatable = {"cpu": cpu * 1000, "memory": 16 * GI, "pods": 110, "nvidia.com/gpu": gpus}
-    labels = {"kubernetes.io/hostname": name, **more.pop("labels", {})}
-    return Room(name, labels, allocatable, **more)
+def why(pod: Wish, board: Board | list[Room]) -> str:
+    search = Candidates(board if isinstance(board, Board) else Board(board), pod)
+    assert search.best() is None
+    return search.why()
 
 
-def wish(name: str = "p", cpu: int = 1, **more: Any) -> Wish:
-    requests = {"cpu": cpu * 1000, **more.pop("requests", {})}
-    return Wish(f"default/{name}", "default", more.pop("labels", {}), requests, **more)
-
-
-def why(pod: Wish, rooms: list[Room]) -> str:
-    found, reason = best(pod, rooms)
-    assert found is None
-    return reason
+def occupied(rooms: list[Room], *residents: tuple[str, Wish]) -> Board:
+    board = Board(rooms)
+    for node, pod in residents:
+        board.put(pod, node)
+    return board
 
 
 def test_the_words_of_kube_scheduler() -> None:
@@ -47,57 +51,71 @@ def test_the_words_of_kube_scheduler() -> None:
     assert "1 node(s) didn't match Pod's node affinity/selector" in why(wish(selector={"disk": "ssd"}), [room("a")])
 
 
-def affinity(kind: str, key: str = "kubernetes.io/hostname", **labels: str) -> dict[str, Any]:
-    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": key}
-    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-
-
 def test_anti_affinity_works_both_ways() -> None:
     apart = affinity("podAntiAffinity", job="j")
-    taken = room("a", residents=[Resident("default", {"job": "j"})])
-    assert "didn't match pod anti-affinity rules" in why(wish(affinity=apart), [taken])
-    guarded = room("a", residents=[Resident("default", {}, apart)])
-    assert "didn't satisfy existing pods anti-affinity rules" in why(wish(labels={"job": "j"}), [guarded])
-    elsewhere = room("a", residents=[Resident("other", {"job": "j"})])
-    assert best(wish(affinity=apart), [elsewhere])[0] is elsewhere, "another namespace is another world"
+    taken = occupied([room("a")], ("a", wish("r", labels={"job": "j"})))
+    assert "didn't match pod anti-affinity rules" in why(wish(affinity=apart), taken)
+    guarded = occupied([room("a")], ("a", wish("r", affinity=apart)))
+    assert "didn't satisfy existing pods anti-affinity rules" in why(wish(labels={"job": "j"}), guarded)
+    elsewhere = occupied([room("a")], ("a", Wish("other/r", "other", {"job": "j"}, {})))
+    assert best(wish(affinity=apart), elsewhere) == "a", "another namespace is another world"
+    zones = [room("a", labels={"zone": "1"}), room("b", labels={"zone": "1"}), room("c", labels={"zone": "2"})]
+    wide = affinity("podAntiAffinity", "zone", job="j")
+    assert best(wish(labels={"job": "j"}), occupied(zones, ("a", wish("r", affinity=wide)))) == "c"
+    assert best(wish(affinity=wide), occupied(zones, ("b", wish("r", labels={"job": "j"})))) == "c"
 
 
 def test_affinity_to_a_zone() -> None:
     together = affinity("podAffinity", "zone", app="x")
     rooms = [room("a", labels={"zone": "1"}), room("b", labels={"zone": "2"}), room("c", labels={"zone": "2"})]
     first = wish(labels={"app": "x"}, affinity=together)
-    assert best(first, rooms)[0] is not None, "the first of its kind may begin anywhere"
-    rooms[1].residents.append(Resident("default", {"app": "x"}))
-    found, _ = best(wish(affinity=together), rooms)
-    assert found is not None
-    assert found.labels["zone"] == "2"
+    assert best(first, rooms), "the first of its kind may begin anywhere"
+    board = occupied(rooms, ("b", wish("r", labels={"app": "x"})))
+    assert best(wish(affinity=together), board) in ("b", "c")
     assert "didn't match pod affinity rules" in why(wish(affinity=together), rooms[:1])
+    gang = Gang("default/g", [wish(f"w{i}", cpu=4, labels={"app": "x"}, affinity=together) for i in range(4)], 4)
+    assert set(attempt(Board(rooms), gang).nodes.values()) == {"b", "c"}, "the zone with room for all"
 
 
 def test_a_gang_gets_all_or_nothing() -> None:
     apart = affinity("podAntiAffinity", job="j")
     gang = [wish(f"w{i}", labels={"job": "j"}, affinity=apart) for i in range(3)]
-    assert set(place(gang, [room("a"), room("b"), room("c")]).nodes.values()) == {"a", "b", "c"}
-    rooms = [room("a"), room("b")]
-    answer = place(gang, rooms)
-    assert answer.nodes == {}
-    assert set(answer.why) == {"default/w0", "default/w1", "default/w2"}
-    assert answer.why["default/w2"].startswith("0/2 nodes are available: 2 node(s) didn't match pod anti-affinity")
-    assert answer.why["default/w0"] == "2/3 pods of the gang would fit"
-    assert not any(r.residents or r.used for r in rooms), "nothing is held by one that waits"
+    answer = attempt(Board([room("a"), room("b"), room("c")]), Gang("default/g", gang, 3))
+    assert set(answer.nodes.values()) == {"a", "b", "c"}
+    board = Board([room("a"), room("b")])
+    answer = attempt(board, Gang("default/g", gang, 3))
+    assert (answer.nodes, answer.reason, answer.could) == ({}, "NotEnoughResources", 2)
+    assert answer.message == "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."
+    assert not any(spot.residents for spot in board), "nothing is held by one that waits"
+    assert len(attempt(board, Gang("default/g", gang, 2)).nodes) == 2
 
 
 def test_preferences() -> None:
     rooms = [room("node-1"), room("node-2"), room("node-10")]
-    assert best(wish(), rooms)[0] is rooms[0]
-    assert best(wish(prefer="node-10"), rooms)[0] is rooms[2]
-    rooms[0].take(wish(cpu=4))
-    assert best(wish(), rooms)[0] is rooms[1], "the emptiest"
+    assert best(wish(), rooms) == "node-1"
+    assert best(wish(prefer="node-10"), rooms) == "node-10"
+    assert best(wish(), occupied(rooms, ("node-1", wish("r", cpu=4)))) == "node-2", "the emptiest"
+    assert best(wish(prefer="node-2"), occupied(rooms, ("node-2", wish("r", cpu=8)))) == "node-1", "if it fits"
     term = {"matchExpressions": [{"key": "fast", "operator": "Exists"}]}
     weighted = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": term}]}
-    rooms[0].labels = {"fast": "yes"}
-    assert best(wish(affinity={"nodeAffinity": weighted}), rooms)[0] is rooms[0]
-    assert why(wish(avoid=frozenset({"node-1"})), rooms[:1]).endswith("1 node(s) were excluded after a failure.")
+    rooms[1].labels = {"fast": "yes"}
+    assert best(wish(affinity={"nodeAffinity": weighted}), rooms) == "node-2"
+    near = {"weight": 10, "podAffinityTerm": {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": HOSTNAME}}
+    board = occupied(rooms[::2], ("node-10", wish("r", labels={"a": "b"})))
+    for kind, node in (("podAffinity", "node-10"), ("podAntiAffinity", "node-1")):
+        assert best(wish(affinity={kind: {"preferredDuringSchedulingIgnoredDuringExecution": [near]}}), board) == node
+    rooms[2].taints = [{"key": "x", "effect": "PreferNoSchedule"}]
+    assert best(wish(exclude=frozenset({"node-1"})), rooms[::2]) == "node-10"
+
+
+def test_nodes_that_failed_a_pod() -> None:
+    rooms = [room("node-1"), room("node-2", cpu=1)]
+    burnt = wish(cpu=2, avoid=frozenset({"node-1"}), prefer="node-1")
+    assert best(burnt, rooms) == "node-1", "an avoided node is better than none"
+    assert best(burnt, [*rooms, room("node-3", taints=[{"key": "x", "effect": "PreferNoSchedule"}])]) == "node-3"
+    assert why(wish(cpu=2, exclude=frozenset({"node-1"})), rooms) == (
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were excluded after a failure."
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +132,7 @@ def test_preferences() -> None:
 )
 def test_tolerations(toleration: dict[str, str], good: bool) -> None:
     tainted = room("a", taints=[{"key": "x", "value": "y", "effect": "NoSchedule"}])
-    assert (best(wish(tolerations=[toleration]), [tainted])[0] is not None) == good
+    assert (best(wish(tolerations=[toleration]), [tainted]) == "a") == good
 
 
 def test_quantities() -> None:

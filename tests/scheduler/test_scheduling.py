@@ -1,96 +1,188 @@
-"""The scheduler against a real API server: nodes as objects, pods that nobody runs."""
+"""The scheduler against a real API server: pods by themselves, gangs, and what people see of them."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-from faultyapi import ApiProcess, FaultyApi
+from faultyapi import FaultyApi
+from objects import (
+    add_gang,
+    add_group,
+    add_member,
+    add_node,
+    add_pod,
+    event,
+    events,
+    go,
+    nodes_of,
+    phase,
+    placed,
+    scheduling,
+    until,
+)
 
 from onward.kube.access import Access
 from onward.kube.client import Client
-from onward.kube.objects import EVENTS, NODES, PODS, name_of
-from onward.scheduler.loop import Scheduler
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
-    process = ApiProcess(tmp_path_factory.mktemp("scheduler-api"))
-    yield process.access
-    process.stop()
-
-
-async def add_node(client: Client, name: str, cpu: str = "4") -> None:
-    await client.create(NODES, {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
-    status = {
-        "allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"},
-        "capacity": {"cpu": cpu, "memory": "8Gi", "pods": "10"},
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-    await client.patch(NODES, name, {"status": status}, sub="status")
-
-
-async def add_pod(client: Client, name: str, cpu: str = "1", **spec: Any) -> None:
-    container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": cpu}}}
-    pod = {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
-    await client.create(PODS, pod, "default")
-
-
-async def placed(client: Client, names: list[str], timeout_s: float = 20.0) -> dict[str, str]:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        pods = {name_of(p): p["spec"].get("nodeName", "") for p in (await client.list(PODS, "default"))["items"]}
-        if all(pods.get(name) for name in names):
-            return pods
-        assert time.monotonic() < deadline, pods
-        await asyncio.sleep(0.02)
-
-
-async def event(client: Client, name: str, good: Callable[[str], bool]) -> str:
-    deadline = time.monotonic() + 20
-    while True:
-        found = (await client.list(EVENTS, "default", fieldSelector=f"involvedObject.name={name}"))["items"]
-        for each in found:
-            if good(each["message"]):
-                return str(each["message"])
-        assert time.monotonic() < deadline, [e["message"] for e in found]
-        await asyncio.sleep(0.02)
+from onward.kube.objects import PODS
+from onward.scheduler.gangs import POD_GROUPS, QUEUES
+from onward.scheduler.groups import PRIORITY_CLASSES
 
 
 def test_pods_get_nodes_and_no_place_is_given_twice(real: Access) -> None:
-    async def go() -> None:
-        async with FaultyApi(real) as faulty, Client(faulty.access) as client, Client(real) as calm:
-            scheduler = Scheduler(client, ["default-scheduler", "volcano"])
-            task = asyncio.ensure_future(scheduler.run())
+    async def work(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        refused: list[str] = []
+
+        def rule(request: Any) -> str:
+            if request.path.endswith("/binding") and len(refused) < 4:
+                refused.append(["409", "500", "lost", "drop"][len(refused)])
+                return refused[-1]
+            return ""
+
+        faulty.rule = rule
+        async with scheduling(client):
             await add_node(calm, "n1")
             await add_node(calm, "n2")
-            refused: list[str] = []
-
-            def rule(request: Any) -> str:
-                if request.path.endswith("/binding") and len(refused) < 4:
-                    refused.append(["409", "500", "lost", "drop"][len(refused)])
-                    return refused[-1]
-                return ""
-
-            faulty.rule = rule
             names = [f"p{i}" for i in range(8)]
-            await asyncio.gather(*(add_pod(calm, name) for name in names))
+            for name in names:
+                await add_pod(calm, name)
             await add_pod(calm, "foreign", schedulerName="somebody-else")
             pods = await placed(calm, names)
-            nodes = [pods[name] for name in names]
-            assert sorted(nodes) == ["n1"] * 4 + ["n2"] * 4, "8 cpus are asked for, 8 are there"
+            assert sorted(pods[name] for name in names) == ["n1"] * 4 + ["n2"] * 4, "8 cpus are asked for, 8 are there"
             assert pods["foreign"] == ""
             assert faulty.fired == ["409", "500", "lost", "drop"]
             await add_pod(calm, "more", schedulerName="volcano")
-            text = await event(calm, "more", lambda m: m.startswith("0/2"))
-            assert text == "0/2 nodes are available: 2 Insufficient cpu."
+            text = await event(calm, "more", lambda m: "0/2" in m)
+            assert text == "FailedScheduling: 0/2 nodes are available: 2 Insufficient cpu."
             await calm.delete(PODS, "p0", "default", {"gracePeriodSeconds": 0})
             found = await placed(calm, ["more"])
             assert found["more"] == pods["p0"], "what becomes free is given away at once"
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(go(), 60))
+    go(real, work)
+
+
+def test_two_gangs_that_do_not_both_fit(real: Access) -> None:
+    async def work(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        await add_node(calm, "n1")
+        await add_node(calm, "n2")
+        async with scheduling(client):
+            await add_gang(calm, "one", 6)
+            status = await phase(calm, "one", "Running")
+            assert [(c["type"], c["status"]) for c in status["conditions"]][-1] == ("Scheduled", "True")
+            await add_gang(calm, "two", 5)
+            text = await event(calm, "two-3", lambda m: "0/2" in m)
+            assert text == (
+                'FailedScheduling: Gang "default/two" gets rejected due to member Pod "two-2" is unschedulable with '
+                'reason "0/2 nodes are available: 2 Insufficient cpu."; 2 of 5 can be placed'
+            )
+            await event(calm, "two", lambda m: m.startswith("Unschedulable: 3/5 tasks in gang unschedulable"))
+            status = await phase(calm, "two", "Inqueue")
+            last = status["conditions"][-1]
+            assert (last["type"], last["status"], last["reason"]) == ("Unschedulable", "True", "NotEnoughResources")
+            assert not any((await nodes_of(calm, "two-")).values()), "a gang that waits holds nothing"
+            queue = await until(
+                lambda: calm.get(QUEUES, "default"), lambda q: (q.get("status") or {}).get("inqueue") == 1
+            )
+            assert queue["status"] | {"allocated": {"cpu": "6"}, "running": 1, "state": "Open"} == queue["status"]
+            await add_gang(calm, "three", 6)
+            await event(calm, "three-0", lambda m: "2 of 6 can be placed" in m)
+            told = await events(calm, "two-3")
+            assert len({e["message"] for e in told}) == len(told), "the same thing is said once"
+            assert all(e["count"] == 1 for e in told), "though several passes were made"
+            for i in range(6):
+                await calm.delete(PODS, f"one-{i}", "default", {"gracePeriodSeconds": 0})
+            await placed(calm, [f"two-{i}" for i in range(5)])
+            status = await phase(calm, "two", "Running")
+            told = {c["type"]: c["status"] for c in status["conditions"]}
+            assert told == {"Unschedulable": "False", "Scheduled": "True"}
+
+    go(real, work)
+
+
+def test_replacement_pods_of_a_running_gang(real: Access) -> None:
+    async def work(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        for name in ("n1", "n2", "n3"):
+            await add_node(calm, name, cpu="3")
+        async with scheduling(client):
+            await add_gang(calm, "g", 4)
+            await phase(calm, "g", "Running")
+            before = await nodes_of(calm, "g-")
+            await calm.delete(PODS, "g-1", "default", {"gracePeriodSeconds": 0})
+            await phase(calm, "g", "Unknown")
+            await add_member(calm, "g", 1, **{"onward.dev/previous-node": before["g-1"]})
+            await phase(calm, "g", "Running")
+            assert (await nodes_of(calm, "g-"))["g-1"] == before["g-1"], "where its image is"
+            await calm.delete(PODS, "g-1", "default", {"gracePeriodSeconds": 0})
+            await phase(calm, "g", "Unknown")
+            bad = {"onward.dev/avoid-nodes": before["g-1"], "onward.dev/exclude-nodes": before["g-2"]}
+            await add_member(calm, "g", 1, **bad)
+            await phase(calm, "g", "Running")
+            assert (await nodes_of(calm, "g-"))["g-1"] not in (before["g-1"], before["g-2"])
+            for i in range(4):
+                await calm.delete(PODS, f"g-{i}", "default", {"gracePeriodSeconds": 0})
+            for i in range(3):
+                await add_member(calm, "g", i)
+            await event(calm, "g-0", lambda m: "3 of 4 pods exist" in m)
+            await phase(calm, "g", "Inqueue")
+            pods = await nodes_of(calm, "g-")
+            assert set(pods.values()) == {""}, "when all are gone it is all or nothing again"
+            await add_member(calm, "g", 3)
+            await phase(calm, "g", "Running")
+
+    go(real, work)
+
+
+def test_groups_that_are_not_let_in(real: Access) -> None:
+    async def work(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        await add_node(calm, "n1")
+        async with scheduling(client):
+            await add_group(calm, "huge", 1, minResources={"cpu": "100"})
+            status = await phase(calm, "huge", "Pending")
+            assert "the cluster has too little left: cpu" in status["conditions"][-1]["message"]
+            await add_group(calm, "lost", 1, queue="nowhere")
+            await phase(calm, "lost", "Pending")
+            await event(calm, "lost", lambda m: 'queue "nowhere" does not exist' in m)
+            await add_group(calm, "fits", 1, minResources={"cpu": "4"})
+            await phase(calm, "fits", "Inqueue")
+            limited = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": "nowhere"}}
+            await calm.create(QUEUES, {**limited, "spec": {"capability": {"cpu": "1"}}})
+            await phase(calm, "lost", "Inqueue")
+            await add_member(calm, "lost", 0)
+            await add_member(calm, "lost", 1)
+            await placed(calm, ["lost-0"])
+            await event(calm, "lost-1", lambda m: 'queue "nowhere" may not use more cpu (its capability)' in m)
+            await calm.delete(QUEUES, "nowhere")
+            await add_member(calm, "unborn", 0)
+            await event(calm, "unborn-0", lambda m: 'PodGroup "default/unborn" does not exist' in m)
+            await add_group(calm, "unborn", 1)
+            await placed(calm, ["unborn-0"])
+
+    go(real, work)
+
+
+def test_priority_classes_and_patience(real: Access) -> None:
+    async def work(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        await add_node(calm, "n1")
+        urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}}
+        await calm.create(PRIORITY_CLASSES, {**urgent, "value": 1000})
+        await add_pod(calm, "running", cpu="2", schedulerName="default-scheduler")
+        async with scheduling(client, patience_s=0.0):
+            await placed(calm, ["running"])
+            await add_gang(calm, "big", 4)
+            await event(calm, "big-0", lambda m: "2 of 4 can be placed" in m)
+            await add_gang(calm, "small", 1)
+            text = await event(calm, "small-0", lambda m: "set aside" in m)
+            assert 'node(s) were set aside for gang "default/big"' in text
+            await add_group(calm, "next", 1, minResources={"cpu": "4"})
+            await phase(calm, "next", "Inqueue")  # it has waited, and would fit into an empty cluster
+            await add_group(calm, "never", 1, minResources={"cpu": "5"})
+            await phase(calm, "never", "Pending")
+            await add_gang(calm, "high", 1, priorityClassName="urgent")
+            await placed(calm, ["high-0"])
+            for name in ("running", "high-0"):
+                await calm.delete(PODS, name, "default", {"gracePeriodSeconds": 0})
+            await phase(calm, "big", "Running")
+            assert await nodes_of(calm, "small-") == {"small-0": ""}
+            await calm.delete(POD_GROUPS, "big", "default")
+        await calm.delete(PRIORITY_CLASSES, "urgent")
+
+    go(real, work)

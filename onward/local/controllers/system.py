@@ -1,10 +1,14 @@
-"""Objects that every cluster has: the services `kubernetes` (the API) and `kube-dns`, at the addresses pods know."""
+"""Objects that every cluster has: the services `kubernetes` (the API) and `kube-dns`, at the addresses pods know, and
+the definitions of what onward brings along.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
+from onward.api.crds import crds
 from onward.kube.client import ApiError, Client, Unreachable
+from onward.kube.definitions import install
 from onward.kube.objects import SERVICES, Obj, name_of
 from onward.local.plan import API_ADDRESS, DNS_ADDRESS
 from onward.log import get_logger
@@ -52,7 +56,12 @@ async def _ensure(client: Client, service: Obj) -> None:
 
 async def ensure(client: Client) -> None:
     """For ever: who deletes one gets it back."""
+    defined = crds()
     while True:
+        try:
+            await install(client, defined)
+        except (ApiError, Unreachable) as e:
+            log.warning("definitions: %s", e)
         for service in WANTED:
             try:
                 await _ensure(client, service)

@@ -43,6 +43,7 @@ class Agent:
         self._sandboxes = Sandboxes(state, plan, node)
         self._devices = devices.Devices(state / "nodes" / node.name / "devices.json", node.capacity)
         self.locals: dict[str, Local] = {}
+        self._addressing = asyncio.Lock()
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._images: set[str] = set()
         self._problems: dict[str, tuple[str, str, str]] = {}
@@ -196,10 +197,11 @@ class Agent:
         uid = uid_of(pod)
         given = self._devices.allocate(uid, [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]])
         pod = await self._annotate(pod, devices.device_annotations(given))
-        local = self.locals.get(uid)
-        if local is None:
-            local = await asyncio.to_thread(self._sandboxes.make, pod, list(self.locals.values()))
-            self.locals[uid] = local
+        async with self._addressing:  # two pods that begin together do not get the same address
+            local = self.locals.get(uid)
+            if local is None:
+                local = await asyncio.to_thread(self._sandboxes.make, pod, list(self.locals.values()))
+                self.locals[uid] = local
         full = await with_token(self._client, pod) if linux.may_mount() else pod
         objects = await fetch_objects(self._client, full)
         tokens = await fetch_tokens(self._client, full)
