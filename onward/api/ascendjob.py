@@ -94,7 +94,8 @@ class _Reader:
         name = str(self.metadata.get("name") or "")
         if not name:
             return  # not submitted yet: generateName, or a fragment
-        longest = LONGEST_NAME - len("-scheduler-0")
+        leader = LEADERS.get(self.marks.labels.get(marks.FRAMEWORK, ""), LEADERS[MINDSPORE])
+        longest = LONGEST_NAME - len(f"-{leader}-0")
         if len(name) > longest or not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
             allowed = f"use up to {longest} lower-case letters, digits and dashes"
             what = f"the name {name!r} cannot be that of a service; {allowed}"
@@ -292,7 +293,7 @@ class _Reader:
         for replica in replicas:
             own = replica.template["spec"].get("schedulerName")
             if own and own != name:
-                what = f"schedulerName {own} in the pod template of {replica.name} is overridden by the job's, {name}"
+                what = f"the pods of {replica.name} are placed by {own}, as their template says, not by {name}"
                 self._note("SettedPodTemplateSchedulerName", what)
         return name
 

@@ -6,6 +6,7 @@ dicts, so that a field we have never heard of survives.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,9 @@ from onward.core.policy import Policy
 Obj = dict[str, Any]
 
 PYTORCH, MINDSPORE, TENSORFLOW = "pytorch", "mindspore", "tensorflow"
-BUILT_IN_RESOURCES = ("cpu", "memory", "pods", "ephemeral-storage", "storage")
+_ACCELERATOR = re.compile(
+    r"(?:gpu|npu|tpu|xpu|dcu|i915|xe|mlu\w*|gaudi\d*|neuron(?:device|core)?|mig-[\w.]+|Ascend[\w.-]*)(?:\.shared)?"
+)
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,9 @@ class Replica:
 
 
 def is_device(resource: str) -> bool:
-    """An extended resource: everything that has a vendor's name in front."""
-    return "/" in resource and resource not in BUILT_IN_RESOURCES and not resource.startswith("kubernetes.io/")
+    """An accelerator that ranks run on, one each. Shares of one, and network cards, are resources but not this."""
+    vendor, _, name = resource.rpartition("/")
+    return bool(vendor) and _ACCELERATOR.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,9 @@ class Recovery:
     """What is done when something breaks."""
 
     strategies: tuple[Policy, ...] = ()  # the ladder, cheapest first; empty: none is configured
-    fault_scheduling: str = "off"  # pods of a bad node are replaced: grace (asked to end), force (at once), off
+    fault_scheduling: str = (
+        ""  # pods of a bad node are replaced: grace (asked to end), force (at once), off; "": not said
+    )
     grace_s: int = 900  # with grace: after so long they are deleted at once
     pod_rescheduling: bool = False  # only failed pods are replaced, not all
     pod_only: bool = False  # and never all of them, however often that fails

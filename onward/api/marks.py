@@ -154,6 +154,8 @@ class Marks:
                 f"{FAULT_SCHEDULING} is {value}: pods are left to somebody else, so onward replaces none (as with off)",
             )
             return "off"
+        if not value:
+            return ""
         return self._choice(FAULT_SCHEDULING, "InvalidFaultScheduling", FAULT_SCHEDULING_VALUES, "off")
 
     def _pod_rescheduling(self) -> bool:
