@@ -91,6 +91,9 @@ def _place_in_line(s: RunSettings, local: str, doors: list[str]) -> socket.socke
             if address == local:
                 with contextlib.suppress(UsageError):
                     return _bind(address, int(port))
+    if s.manager_port:
+        with contextlib.suppress(UsageError):
+            return _bind(local, s.manager_port)
     return _bind(local, 0)
 
 

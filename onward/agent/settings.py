@@ -35,6 +35,7 @@ class RunSettings:
     node_rank: int  # which of the nodes this one is, -1: any
     standby: bool  # this node only replaces a lost one
     manager: str  # where `onward manager` listens, HOST:PORT or a list; empty: one of the nodes starts it
+    manager_port: int  # where this node would start one, were it the next to; 0: any port
     master_addr: str  # where rank 0's node can be reached
     master_port: int | None  # None: any free port
     local_addr: str | None  # this node's own address; None: found out

@@ -50,8 +50,13 @@ class _Flag:
     env: tuple[str, ...] = ()
 
 
+# What an operator tells a pod about its place, under names of our own: torchrun in that pod must not take them.
+_PLACE = ("nnodes", "nproc-per-node", "node-rank", "local-addr", "rdzv-endpoint", "standby")
+
+
 def _torchrun(name: str, help: str, value: str = "", short: str = "") -> _Flag:
-    return _Flag(name, help, value, short, env=(f"PET_{name.upper().replace('-', '_')}",))
+    upper = name.upper().replace("-", "_")
+    return _Flag(name, help, value, short, env=(f"PET_{upper}", *([f"ONWARD_{upper}"] if name in _PLACE else [])))
 
 
 _TORCHRUN = (
@@ -121,8 +126,20 @@ _OWN = (
     ),
     _Flag("dump-dir", "Checkpoints of a script that names no directory: dumps go there, and are loaded.", "DIR"),
     _Flag("chaos", "Inject a fault, such as rank=2,step=50,kind=kill, or a YAML file. Repeatable.", "SPEC"),
-    _Flag("job-name", "Name in messages and directories (default: the rdzv id).", "NAME", alias="job-id"),
-    _Flag("standby", "This node only takes the place of a lost one."),
+    _Flag(
+        "job-name",
+        "Name in messages and directories (default: the rdzv id).",
+        "NAME",
+        alias="job-id",
+        env=("ONWARD_JOB_NAME",),
+    ),
+    _Flag("standby", "This node only takes the place of a lost one.", env=("ONWARD_STANDBY",)),
+    _Flag(
+        "manager-port",
+        "Where this node would start a manager, were it the next to (default: any port).",
+        "PORT",
+        env=("ONWARD_MANAGER_PORT",),
+    ),
     _Flag(
         "manager",
         "Where `onward manager` listens (default: node 0); each of a list is tried.",
@@ -172,6 +189,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     """
     line = _Line(env)
     script, script_args = line.scan(argv)
+    line.leave_pod(env)
     launch = _launch(line)
     standalone = line.switch("standalone")
     min_nodes, max_nodes = line.convert("nnodes", "1", _nodes, (0, 0))
@@ -207,6 +225,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         node_rank=node_rank if several else 0,
         standby=standby,
         manager=manager,
+        manager_port=line.whole("manager-port", 0, high=65535),
         master_addr=line.text("master-addr", "127.0.0.1"),
         master_port=_master_port(line, max_nodes),
         local_addr=line.text("local-addr", "") or None,
@@ -301,6 +320,15 @@ class _Line:
         if takes_value and rest and not _is_flag(rest[0]) and not os.path.isfile(rest[0]):
             rest.pop(0)
             self.swallowed = True
+
+    def leave_pod(self, env: Mapping[str, str]) -> None:
+        """A line that is not about the pod's job, but about one of its own, does not take the pod's place in it."""
+        nodes = self.text("nnodes", "")
+        most, of_pod = (text.rpartition(":")[2].strip() for text in (nodes, env.get("ONWARD_NNODES", nodes)))
+        if "standalone" in self.given or most != of_pod:
+            for name in _PLACE:
+                if name in self.given and self.given[name][-1][0].startswith("ONWARD_"):
+                    del self.given[name]
 
     def text(self, name: str, default: str) -> str:
         return self.given[name][-1][1].strip() if name in self.given else default
