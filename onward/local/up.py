@@ -9,9 +9,11 @@ import socket
 import time
 from pathlib import Path
 
+from onward.api.crds import crds
 from onward.errors import OnwardError, UsageError
 from onward.kube.access import load_access
 from onward.kube.client import ApiError, Client, Unreachable
+from onward.kube.definitions import CRDS
 from onward.kube.objects import NODES, SERVICES, Obj, key_of, name_of
 from onward.local import kubeconfig, processes, wiring
 from onward.local import plan as plans
@@ -193,8 +195,14 @@ async def _waiting_for(client: Client, plan: Plan, state: Path) -> str:
     services = {key_of(s) for s in (await client.list(SERVICES))["items"]}
     if not {"default/kubernetes", "kube-system/kube-dns"} <= services:
         return "services kubernetes and kube-dns"
-    dead = [part.name for part in processes.parts(plan)[:3] if not processes.running(state, part.name)]
-    return f"processes {', '.join(dead)}" if dead else ""
+    names = {node.name for node in plan.nodes}
+    parts = [part.name for part in processes.parts(plan) if part.name not in names]
+    dead = [name for name in parts if not processes.running(state, name)]
+    if dead:
+        return f"processes {', '.join(dead)}"
+    defined = {name_of(crd) for crd in (await client.list(CRDS))["items"]}
+    missing = [name_of(crd) for crd in crds() if name_of(crd) not in defined]
+    return f"definitions of {', '.join(missing)}" if missing else ""
 
 
 def is_ready(node: Obj | None) -> bool:
