@@ -103,11 +103,10 @@ class Marks:
 
     def check(self) -> None:
         """What is about the job as a whole: groups for scaling, and keys that do something else here."""
-        if "mind-cluster/scaling-rule" in self.labels:
-            for key in ("mind-cluster/group-name", "jobID"):
-                if key not in self.labels:
-                    what = f"label {key} is not set, and mind-cluster/scaling-rule needs it"
-                    self._problem("InvalidScalingConfig", what, "labels", "mind-cluster/scaling-rule")
+        missing = [key for key in ("mind-cluster/group-name", "jobID") if key not in self.labels]
+        if "mind-cluster/scaling-rule" in self.labels and missing:
+            what = f"mind-cluster/scaling-rule needs the label {' and '.join(missing)}, which is not set"
+            self._problem("InvalidScalingConfig", what, "labels", "mind-cluster/scaling-rule")
         kind = self.labels.get("scaleout-type", "").strip()
         if kind and kind.upper() not in ("ROCE", "UBOE"):
             what = f"label scaleout-type {not_one_of(kind, ('ROCE', 'UBOE'))}"
