@@ -9,6 +9,8 @@ import pytest
 import yaml
 from acjobs import EXAMPLES, good, seed
 
+from onward.local import plan
+
 DATA = Path(__file__).parent / "seeds"
 FILES = sorted((EXAMPLES / "seeds").rglob("*.yaml"))
 
@@ -38,3 +40,29 @@ def test_the_sample_job_is_understood() -> None:
     assert [v["name"] for v in master["volumes"]] == [m["name"] for m in master["containers"][0]["volumeMounts"]]
     rule = master["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]
     assert rule["labelSelector"]["matchExpressions"][0]["values"] == ["default-test-pytorch"]
+
+
+def test_the_file_of_nodes_satisfies_the_sample() -> None:
+    file = EXAMPLES / "machine/nodes.yaml"
+    nodes = plan.from_file(file, plan.uniform(1, "8", "16Gi", 0)[0])
+    job = good(seed())
+    assert len(nodes) > job.total  # one is left to go to
+    for replica in job.replicas:
+        spec = replica.template["spec"]
+        for node in nodes:
+            assert spec["nodeSelector"].items() <= node.labels.items()
+            assert int(node.capacity[replica.device[0]]) == 8
+        nfs, hosts = plan.directories(file, "nfs"), plan.directories(file, "hostPaths")
+        for volume in spec["volumes"]:
+            if "nfs" in volume:
+                export, here = next(pair for pair in nfs.items() if "atlas_dls" in pair[0])
+                path = f"{volume['nfs']['server']}:{volume['nfs']['path']}"
+                assert Path(path.replace(export, here)).is_dir()
+            elif "hostPath" in volume and volume["name"] != "localtime":
+                assert Path(volume["hostPath"]["path"].replace(*next(iter(hosts.items())))).is_dir()
+
+
+@pytest.mark.parametrize("name", ["ascendjob-gpt.yaml"])
+def test_our_own_job_files_are_good(name: str) -> None:
+    job = good(yaml.safe_load((EXAMPLES / name).read_text()))
+    assert not job.notes
