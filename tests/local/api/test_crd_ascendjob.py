@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from onward.api import ascendjob, status
+from onward.api import ascendjob
 from onward.api.crds import crds
 from onward.api.job import Job
+from onward.api.status import Condition, update
 
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
 SEED = Path(__file__).parents[3] / "examples/seeds/004-pytorch_multinodes_acjob_910b.yaml"
@@ -53,8 +54,9 @@ def test_the_seeds_sample_and_its_queries(k: Kubectl) -> None:
     assert stored["spec"] == written["spec"]
     job = ascendjob.read(stored)
     assert isinstance(job, Job)
-    conditions = status.update([], status.created(job), (), "2024-01-01T10:00:00Z")
-    conditions = status.update(conditions, status.running(job), (), "2024-01-01T10:00:05Z")
+    conditions = update([], Condition("Created", "JobCreated", "it is there"), (), "2024-01-01T10:00:00Z")
+    running = Condition("Running", "JobRunning", f"Job {job.key} is running.")
+    conditions = update(conditions, running, (), "2024-01-01T10:00:05Z")
     patch = {"status": {"conditions": conditions, "replicaStatuses": {"Master": {"active": 1}}, "ready": "2/2"}}
     k("patch", "acjob", NAME, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
     head, row = k("get", "acjob").stdout.splitlines()
@@ -65,7 +67,7 @@ def test_the_seeds_sample_and_its_queries(k: Kubectl) -> None:
     listed = k("get", "acjob", NAME, "-o", "jsonpath={.status.conditions}").stdout
     assert json.loads(listed) == conditions
     last = json.loads(k("get", "acjob", NAME, "-o", "jsonpath={.status.conditions[-1]}").stdout)
-    assert (last["type"], last["reason"], last["message"]) == ("Running", "JobRunning", f"Job {job.key} is running.")
+    assert (last["type"], last["reason"], last["message"]) == ("Running", running.reason, running.message)
     assert "minAvailable" in k("explain", "acjob.spec.runPolicy.schedulingPolicy").stdout
 
 
