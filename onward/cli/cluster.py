@@ -76,9 +76,12 @@ def down(**given: object) -> int:
     show_default=True,
     help="Pods of a job wait for a PodGroup; auto: where PodGroups are served.",
 )
-@click.option("--namespace", default="", metavar="NAME", help="Of the leader lease (default: its own, or kube-system).")
+@click.option("-n", "--namespace", "only", default="", metavar="NAME", help="Mind the jobs of this namespace only.")
+@click.option("--lease-namespace", default="", metavar="NAME", help="Of the lease (default: its own, or kube-system).")
 @click.option("--define", is_flag=True, help="Put the definitions of onward's own kinds there first.")
-def operator(kubeconfig: str | None, context: str | None, gang: str, namespace: str, define: bool) -> int:
+def operator(
+    kubeconfig: str | None, context: str | None, gang: str, only: str, lease_namespace: str, define: bool
+) -> int:
     """Turn jobs into pods on a cluster, replace lost pods, and keep their status.
 
     One copy per cluster works, by a lease; more may wait. onward up starts one of its own.
@@ -89,7 +92,8 @@ def operator(kubeconfig: str | None, context: str | None, gang: str, namespace: 
     from onward.operator.process import OperatorSettings, serve
 
     access = load_access(kubeconfig, context)
-    asyncio.run(serve(access, OperatorSettings(gang=gang, namespace=namespace, define=define)))
+    settings = OperatorSettings(gang=gang, only=only, namespace=lease_namespace, define=define)
+    asyncio.run(serve(access, settings))
     return 0
 
 

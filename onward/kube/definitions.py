@@ -10,9 +10,7 @@ from onward.log import get_logger
 
 log = get_logger("kube.definitions")
 
-CRDS = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
 OURS = ("app.kubernetes.io/managed-by", "onward")
 
 
@@ -49,7 +47,5 @@ def _covers(there: object, wanted: object) -> bool:
     if isinstance(wanted, dict):
         return isinstance(there, dict) and all(key in there and _covers(there[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):
-        return (
-            isinstance(there, list) and len(there) == len(wanted) and all(map(_covers, there, wanted))
-        )
+        return isinstance(there, list) and len(there) == len(wanted) and all(map(_covers, there, wanted))
     return there == wanted

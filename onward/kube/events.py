@@ -114,6 +114,9 @@ class EventRecorder:
                 raise
             old = await self._client.get(EVENTS, name, namespace)
             self._remember(key, namespace, name, int(old.get("count") or 1))
+            if body["times"] == 1:  # said by the one before us, who may have died before it could write that down
+                return
+            body["times"] -= 1
             return await self._write(key, body)
         self._remember(key, namespace, name, body["times"])
 

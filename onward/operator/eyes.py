@@ -68,14 +68,16 @@ class Sight:
 class Eyes:
     """`changed` hears the key of each job about which something may have changed."""
 
-    def __init__(self, client: Client, changed: Callable[[str], None], *, gang: bool = True) -> None:
+    def __init__(
+        self, client: Client, changed: Callable[[str], None], *, gang: bool = True, namespace: str | None = None
+    ) -> None:
         self._client, self._changed, self._gang = client, changed, gang
-        self.jobs = Informer(client, JOBS, on_change=self._on_job)
-        self.pods = Informer(client, PODS, on_change=self._on_owned, labelSelector=OURS)
-        self.services = Informer(client, SERVICES, on_change=self._on_owned, labelSelector=OURS)
+        self.jobs = Informer(client, JOBS, namespace, on_change=self._on_job)
+        self.pods = Informer(client, PODS, namespace, on_change=self._on_owned, labelSelector=OURS)
+        self.services = Informer(client, SERVICES, namespace, on_change=self._on_owned, labelSelector=OURS)
         self.nodes = Informer(client, NODES, on_change=self._on_node)
         self.namespaces = Informer(client, NAMESPACES)
-        self.groups = Informer(client, PODGROUPS, on_change=self._on_owned)
+        self.groups = Informer(client, PODGROUPS, namespace, on_change=self._on_owned)
         self._pods_of = Index(self.pods, by_controller)
         self._services_of = Index(self.services, by_controller)
         self._groups_of = Index(self.groups, by_controller)

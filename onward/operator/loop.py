@@ -29,12 +29,19 @@ TOLD_S = 5.0
 
 
 class Operator:
-    """`leads`: whether this copy may write."""
+    """`leads`: whether this copy may write. `namespace`: the only one it minds; None: all."""
 
-    def __init__(self, client: Client, *, gang: bool = True, leads: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        gang: bool = True,
+        namespace: str | None = None,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._client, self._leads = client, leads
         self._queue = WorkQueue(base_s=0.05, cap_s=20.0)
-        self.eyes = Eyes(client, self._changed, gang=gang)
+        self.eyes = Eyes(client, self._changed, gang=gang, namespace=namespace)
         self.hands = Hands(client, self.eyes, leads)
         self._events = EventRecorder(client, "onward-operator")
         self.passes = 0

@@ -27,6 +27,7 @@ class OperatorSettings:
     """What an operator is told."""
 
     gang: str = "auto"  # on, off, or auto: on where PodGroups are served
+    only: str = ""  # the only namespace whose jobs it minds; empty: all
     namespace: str = ""  # of the lease; empty: our own in a cluster, else kube-system
     lease_s: float = 15.0
     define: bool = False  # put the definitions of our own kinds there first
@@ -45,7 +46,7 @@ async def serve(access: Access, settings: OperatorSettings) -> None:
         gang = await _gang(client, settings.gang)
 
         async def lead() -> None:
-            await Operator(client, gang=gang, leads=lambda: lease.held).run()
+            await Operator(client, gang=gang, namespace=settings.only or None, leads=lambda: lease.held).run()
 
         task = asyncio.ensure_future(lease.run(lead))
         loop = asyncio.get_running_loop()
