@@ -95,7 +95,7 @@ class Marks:
             wait_reschedule_s=self._wait(),
             silenced=self._silenced(),
         )
-        if self.labels.get(PROCESS_RECOVER, "on") != "on" and found.strategies:
+        if self.labels.get(PROCESS_RECOVER, "on") not in ("on", "true") and found.strategies:
             value = self.labels[PROCESS_RECOVER]
             self._note(f"{PROCESS_RECOVER} is {value!r}, so the policies of {RECOVER_STRATEGY} rest")
             found = replace(found, strategies=())
@@ -183,8 +183,9 @@ class Marks:
     def _choice(self, key: str, reason: str, values: Iterable[str], default: str) -> str:
         known = tuple(values)
         value = self.labels.get(key, "").strip() or default
-        if value in known:
-            return value
+        meant = {"true": "on", "false": "off"}.get(value, value)  # what YAML makes of on and off without quotes
+        if meant in known:
+            return meant
         self._problem(reason, f"label {key} {not_one_of(value, known)}", "labels", key)
         return default
 
