@@ -338,7 +338,7 @@ class World:
         self.dead.add(node)
         await self.ready(node, False)
 
-    async def until(self, good: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+    async def until(self, good: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not good():
             if time.monotonic() > deadline:
