@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
-from onward.api import marks
+from onward.api import fields, marks
+from onward.api.crds import crds
 from onward.api.job import MINDSPORE, PYTORCH, TENSORFLOW, Job, Note, Obj, Problem, Replica, RunPolicy, Scheduling
 from onward.api.marks import Marks, not_one_of
 from onward.core import quantity
@@ -40,6 +42,11 @@ def read(obj: Obj, *, gang: bool = True, queues: Collection[str] | None = None) 
     return _Reader(obj, gang, queues).read()
 
 
+@lru_cache(maxsize=1)
+def _definition() -> Obj:
+    return next(crd for crd in crds() if crd["spec"]["names"]["kind"] == KIND)
+
+
 def roles(framework: str) -> tuple[str, ...]:
     """The replica types of a framework, the leader first."""
     return (LEADERS[framework], "Worker")
@@ -50,6 +57,7 @@ class _Reader:
         self.metadata = _map(obj.get("metadata"))
         self.spec = _map(obj.get("spec"))
         self.gang, self.queues = gang, queues
+        self.misshapen = fields.misshapen(_definition(), {"spec": obj.get("spec")})
         self.marks = Marks(marks.texts(self.metadata.get("labels")), marks.texts(self.metadata.get("annotations")))
         self.problems, self.notes = self.marks.problems, self.marks.notes  # one list each, in the order of the checks
 
@@ -138,8 +146,10 @@ class _Reader:
 
     def _replica(self, name: str, spec: Any, at: tuple[str, ...]) -> Replica | None:
         before = len(self.problems)
-        if not isinstance(spec, Mapping):
+        if not spec:
             self._problem("InvalidReplicaSpec", f"{name} replicaSpec is not set", *at)
+            return None
+        if self._is_misshapen(at, "InvalidReplicaSpec"):
             return None
         leader = name in LEADERS.values()
         count = self._count(name, spec.get("replicas"), leader, at)
@@ -158,15 +168,13 @@ class _Reader:
                 f"restartPolicy {own} in the pod template of {name} is overridden by the replica's own, {policy}",
             )
         replica = Replica(name, count, policy, template, CONTAINER, leader)
-        if leader and not any(_map(p).get("name") == PORT_NAME for p in replica.main.get("ports") or ()):
+        if leader and not any(p.get("name") == PORT_NAME for p in replica.main.get("ports") or ()):
             replica.main["ports"] = [*(replica.main.get("ports") or ()), {"name": PORT_NAME, "containerPort": PORT}]
         return replica
 
     def _count(self, name: str, given: Any, leader: bool, at: tuple[str, ...]) -> int:
-        count = 1 if given is None else given
-        if not isinstance(count, int) or isinstance(count, bool):
-            what = f"must be a whole number, got {count!r}"
-        elif count < 0:
+        count: int = 1 if given is None else given
+        if count < 0:
             what = f"cannot be negative, got {count}"
         elif count > MOST_REPLICAS:
             what = f"cannot be larger than {MOST_REPLICAS}, got {count}"
@@ -178,27 +186,32 @@ class _Reader:
         return 1
 
     def _containers(self, name: str, template: Obj, at: tuple[str, ...]) -> None:
-        spec = template.get("spec")
-        containers = spec.get("containers") if isinstance(spec, Mapping) else None
+        spec = _map(template.get("spec"))
+        containers: list[Obj] = spec.get("containers") or []
         where = (*at, "template", "spec", "containers")
-        if not isinstance(containers, list) or not containers:
+        if not containers:
             self._problem("InvalidReplicaSpec", f"{name} containers is undefined", *at, "template")
             return
-        mains = [i for i, c in enumerate(containers) if _map(c).get("name") == CONTAINER]
+        mains = [i for i, c in enumerate(containers) if c.get("name") == CONTAINER]
         if not mains:
-            given = [str(_map(c).get("name")) for c in containers]
+            given = [str(c.get("name")) for c in containers]
             what = (
                 f"{name} has no container named {CONTAINER}, as the one that trains is called (only {', '.join(given)})"
             )
             self._problem("InvalidContainer", what, *where)
-        elif not _map(containers[mains[0]]).get("image"):
+        elif not containers[mains[0]].get("image"):
             self._problem("InvalidContainer", f"{name} container {CONTAINER}: Image is undefined", *where, mains[0])
-        self._quantities(name, _map(spec), (*at, "template", "spec"))
+        for i, container in enumerate(containers):
+            for j, port in enumerate(container.get("ports") or ()):
+                if not 1 <= port["containerPort"] <= 65535:
+                    what = f"{name} containerPort {port['containerPort']} is not a port; give 1 to 65535"
+                    self._problem("InvalidContainer", what, *where, i, "ports", j, "containerPort")
+        self._quantities(name, spec, (*at, "template", "spec"))
 
     def _quantities(self, name: str, spec: Mapping[str, Any], at: tuple[str, ...]) -> None:
         for where in ("containers", "initContainers"):
             for i, container in enumerate(spec.get(where) or ()):
-                for kind, amounts in _map(_map(container).get("resources")).items():
+                for kind, amounts in _map(container.get("resources")).items():
                     for resource, value in _map(amounts).items() if kind in ("requests", "limits") else ():
                         try:
                             quantity.amount(str(resource), value)
@@ -223,6 +236,8 @@ class _Reader:
 
     def _run(self) -> RunPolicy:
         given = _map(self.spec.get("runPolicy"))
+        if self._is_misshapen(("spec", "runPolicy"), "InvalidRunPolicy"):
+            return RunPolicy()
         clean = given.get("cleanPodPolicy") or "None"
         if clean not in CLEAN_POLICIES:
             what = f"cleanPodPolicy {not_one_of(clean, CLEAN_POLICIES)}"
@@ -240,21 +255,22 @@ class _Reader:
         value = given.get(key)
         if value is None:
             return None
-        if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
-            return value
-        what = f"{key} is {value!r}, but must be a whole number" + ("" if least is None else f", {least} or more")
-        self._problem("InvalidRunPolicy", what, "spec", "runPolicy", key)
-        return None
+        if least is not None and value < least:
+            what = f"{key} is {value}, but must be a whole number, {least} or more"
+            self._problem("InvalidRunPolicy", what, "spec", "runPolicy", key)
+        return int(value)
 
     def _scheduling(self, replicas: list[Replica], known: bool) -> Scheduling:
         policy = _map(_map(self.spec.get("runPolicy")).get("schedulingPolicy"))
+        if any(problem.path[:2] == ("spec", "runPolicy") for problem in self.misshapen):
+            return Scheduling()
         at = ("spec", "runPolicy", "schedulingPolicy")
         total = sum(replica.count for replica in replicas)
         least = policy.get("minAvailable")
         if least is None:
             least = self.marks.min_available()
-        if least is not None and (not isinstance(least, int) or isinstance(least, bool) or least < 1):
-            what = f"minAvailable is {least!r}, but must be a whole number, 1 or more"
+        if least is not None and least < 1:
+            what = f"minAvailable is {least}, but must be a whole number, 1 or more"
             self._problem("InvalidMinAvailable", what, *at, "minAvailable")
             least = None
         if least is not None and known and least > total:
@@ -309,6 +325,13 @@ class _Reader:
         if added:
             where = f"port {MANAGER_PORT} ({MANAGER_PORT_NAME}) was added to {', '.join(added)}"
             self._note("PortAdded", f"{where}: the job's recovery needs it")
+
+    def _is_misshapen(self, at: tuple[str, ...], reason: str) -> bool:
+        """What has the wrong type there is told; nothing below it can be read."""
+        wrong = [problem for problem in self.misshapen if problem.path[: len(at)] == at]
+        for problem in wrong:
+            self._problem(reason, problem.message, *problem.path)
+        return bool(wrong)
 
     def _problem(self, reason: str, message: str, *path: str | int) -> None:
         self.problems.append(Problem(reason, message, path))

@@ -23,6 +23,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
 }
+UNKNOWN, WRONG_TYPE, MISSING = "UnknownField", "InvalidType", "MissingField"
 OBJECT = ("apiVersion", "kind", "metadata")
 
 
@@ -36,25 +37,41 @@ def _pod_fields() -> dict[tuple[str, ...], frozenset[str]]:
 
 def check(crd: Obj, obj: Obj) -> list[Problem]:
     """Every field of an object that its definition does not know, or knows otherwise."""
+    return list(_walk(_schema(crd, obj), obj, ()))
+
+
+def misshapen(crd: Obj, obj: Obj) -> list[Problem]:
+    """Only what has the wrong type, or lacks something without which it is nothing: nobody could read it."""
+    return [problem for problem in check(crd, obj) if problem.reason != UNKNOWN]
+
+
+def _schema(crd: Obj, obj: Obj) -> Obj:
     version = str(obj.get("apiVersion", "")).rpartition("/")[2]
-    for served in crd["spec"]["versions"]:
-        if served["name"] == version:
-            return list(_walk(served["schema"]["openAPIV3Schema"], obj, ()))
-    return []
+    served = [v for v in crd["spec"]["versions"] if v["name"] == version] or crd["spec"]["versions"][:1]
+    found: Obj = served[0]["schema"]["openAPIV3Schema"]
+    return found
 
 
 def _walk(schema: Obj, value: Any, path: Path) -> Iterator[Problem]:
     if value is None:
         return
     wanted = schema.get("type")
+    if schema.get("x-kubernetes-int-or-string") and (not isinstance(value, (int, str)) or isinstance(value, bool)):
+        yield Problem(WRONG_TYPE, f"{_shown(path)} must be a number or a text, not {value!r:.40}", path)
+        return
     if wanted and (not isinstance(value, TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean")):
-        yield Problem("InvalidType", f"{_shown(path)} must be {_article(wanted)}, not {value!r:.40}", path)
+        yield Problem(WRONG_TYPE, f"{_shown(path)} must be {_article(wanted)}, not {value!r:.40}", path)
         return
     if isinstance(value, dict):
         yield from _object(schema, value, path)
     elif isinstance(value, list):
+        items = schema.get("items") or {}
         for i, each in enumerate(value):
-            yield from _walk(schema.get("items") or {}, each, (*path, i))
+            if each is None and items.get("type"):
+                yield Problem(
+                    WRONG_TYPE, f"{_shown((*path, i))} must be {_article(items['type'])}, not null", (*path, i)
+                )
+            yield from _walk(items, each, (*path, i))
 
 
 def _object(schema: Obj, value: Obj, path: Path) -> Iterator[Problem]:
@@ -62,6 +79,9 @@ def _object(schema: Obj, value: Obj, path: Path) -> Iterator[Problem]:
     extra = schema.get("additionalProperties")
     open_ended = schema.get("x-kubernetes-preserve-unknown-fields") or extra
     usual = _usual(path)
+    for name in schema.get("required") or () if path and path[-1] != "spec" else ():
+        if value.get(name) is None:
+            yield Problem(MISSING, f"{_shown((*path, name))} is not set", path)
     for key, each in value.items():
         below = (*path, str(key))
         if key in known:
@@ -100,7 +120,7 @@ def _usual(path: Path) -> frozenset[str]:
 
 
 def _unknown(path: Path, known: Any) -> Problem:
-    return Problem("UnknownField", f"there is no field {_shown(path)}{did_you_mean(str(path[-1]), known)}", path)
+    return Problem(UNKNOWN, f"there is no field {_shown(path)}{did_you_mean(str(path[-1]), known)}", path)
 
 
 def _shown(path: Path) -> str:
