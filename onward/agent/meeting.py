@@ -174,6 +174,7 @@ def _member(s: RunSettings, name: str, address: str, peer: str, manager: str) ->
         job=s.job_name,
         wanted=-1 if s.standby else s.node_rank,
         standby=s.standby,
+        pod=s.pod,
         boot=boot_id(),
         pid=os.getpid(),
         born=birth_of(os.getpid()),

@@ -71,4 +71,5 @@ class RunSettings:
     view: str  # "live" (redrawn), "plain" (lines) or "auto" (live on a terminal)
     output: str  # "text" or "json", for the summary at the end
     quiet: bool  # nothing but the ranks' own output and errors
+    pod: str  # the uid of the pod that this runs in; empty: in none
     ignored: tuple[str, ...]  # torchrun's flags that were given and have no meaning here

@@ -261,6 +261,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         view=line.choice("view", "auto", ("auto", "live", "plain")),
         output=line.choice("output", "text", ("text", "json")),
         quiet=line.switch("quiet"),
+        pod=env.get("ONWARD_POD_UID", ""),
         ignored=tuple(f"--{flag.name}" for flag in _IGNORED if flag.name in line.given),
     )
     if line.problems:

@@ -126,7 +126,10 @@ class Insight:
     recovers: bool = False  # it goes on when a pod is lost, and waits for another
     unfit: Mapping[str, str] = field(default_factory=dict)  # uid of a pod that it wants replaced -> why
     report: Mapping[str, Any] = field(default_factory=dict)  # for the status: step, goodput, policy, last incident
-    recovering: str = ""  # what is being done about which fault
+    incident: int = 0  # number of the fault that is being mended, 0: none
+    recovering: str = ""  # what is being done about it
+    last: int = 0  # number of the last that was mended
+    story: str = ""  # how
     degraded: str = ""  # with how many it goes on
 
 
@@ -143,6 +146,8 @@ class Record:
     done: tuple[tuple[str, tuple[int, ...]], ...] = ()  # role -> indices whose pods have succeeded
     avoid: tuple[tuple[str, float], ...] = ()  # nodes that failed this job, and when
     told: int = 0  # the generation of the job whose notes and problems were told
+    opened: int = 0  # the last incident whose beginning was told
+    closed: int = 0  # and whose end
     started_at: float | None = None
     ended_at: float | None = None
 

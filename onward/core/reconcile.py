@@ -20,6 +20,7 @@ from onward.core.jobs import (
     DropJob,
     DropPod,
     Extra,
+    Insight,
     MakeGang,
     MakePod,
     MakeSecret,
@@ -41,6 +42,7 @@ SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before t
 AVOID_S = 24 * 3600.0
 AVOID_MOST = 32
 SUSPENDED = "JobSuspended"
+AS_IT_SHOULD_BE = ("JobCreated", "JobRunning", "JobSucceeded", SUSPENDED)
 WAITING_GANG = ("", "Pending")
 FAILURES = (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed"))
 
@@ -83,8 +85,7 @@ class _Draft:
         if self.word is not None and self.word != self.seen.word:
             quiet = self.word.type == CREATED and self.seen.word is not None and self.word.reason == "JobCreated"
             if not quiet:
-                said = Said(self.word.reason, self.word.message, warning=self.word.type in (FAILED, RESTARTING))
-                self.events.append(said)
+                self.events.append(Said(self.word.reason, self.word.message, self.word.reason not in AS_IT_SHOULD_BE))
         return Plan(
             record=self.record,
             word=self.word,
@@ -125,6 +126,7 @@ class _Draft:
         self._mind_shape()
         if self._mind_losses() or self._mind_success():
             return
+        self._mind_survivors()
         self._remove_pods()
         ready = self._make_surroundings()
         if ready:
@@ -228,6 +230,18 @@ class _Draft:
         self.word = Word(RESTARTING, "jobRestarting", verdict.message)
         return False
 
+    def _mind_survivors(self) -> None:
+        """Pods that replace others are told where those are who go on. When none of these is left, all begin anew."""
+        r = self.record
+        if r.floor == r.wave or r.launched == r.wave or r.launched < 0:
+            return
+        staying = [p for p in self.here.values() if p.deleting is None and not self._why_remove(p)]
+        if all(p.wave >= r.wave for p in staying) and staying:
+            self.why.append("nobody is left who could go on: all pods start again")
+            self.record = replace(r, wave=r.wave + 1, floor=r.wave + 1, done=())
+        elif not staying:
+            self.record = replace(r, floor=r.wave, done=())
+
     def _avoid(self, losses: list[Loss]) -> tuple[tuple[str, float], ...]:
         bad = {loss.pod.node: self.now for loss in losses if loss.blames_node and loss.pod is not None}
         kept = {node: at for node, at in self.record.avoid if self.now - at < AVOID_S}
@@ -308,6 +322,7 @@ class _Draft:
     def _say_state(self, ready: bool) -> None:
         insight = self.seen.insight
         if insight is not None:
+            self._say_incidents(insight)
             mended, all_here = "nothing is being mended", "all ranks take part"
             self.extras += [
                 Extra("Recovering", bool(insight.recovering), "Recovery", insight.recovering or mended),
@@ -320,6 +335,14 @@ class _Draft:
                 self.word = Word(RUNNING, "JobRunning", f"Job {self.job.key} is running.")
         elif self.word.type not in (RUNNING, RESTARTING):
             self.word = self._created(ready)
+
+    def _say_incidents(self, insight: Insight) -> None:
+        if insight.incident and insight.incident != self.record.opened:
+            self.events.append(Said("Recovering", insight.recovering, warning=True))
+            self.record = replace(self.record, opened=insight.incident)
+        if insight.last and insight.last != self.record.closed and insight.last != insight.incident:
+            self.events.append(Said("Recovered", insight.story))
+            self.record = replace(self.record, closed=insight.last)
 
     def _say_gang(self) -> None:
         if not self.job.gang:

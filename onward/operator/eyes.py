@@ -46,11 +46,19 @@ class Memory:
     uid: str
     token: str = ""
     secret_at: float = 0.0  # when the Secret was last known to be there
-    errors: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)  # what could not be written, twice in a row
+    slips: dict[str, str] = field(default_factory=dict)  # what could not be written the last time
     previous: dict[Place, str] = field(default_factory=dict)
     insight: Insight | None = None
     insight_until: float = 0.0
     managers: tuple[str, ...] = ()
+
+    def failed(self, problems: dict[str, str]) -> bool:
+        """What went wrong in a pass. A single slip is not worth a word; True when there is something else to say."""
+        before = self.errors
+        self.errors = {what: text for what, text in problems.items() if what in self.slips}
+        self.slips = problems
+        return self.errors != before
 
 
 @dataclass(frozen=True)

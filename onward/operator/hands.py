@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from onward.api import pods
+from onward.api.ascendjob import MANAGER_PORT
 from onward.api.env import TOKEN_KEY, Surroundings
 from onward.api.job import Job
 from onward.core.jobs import (
@@ -34,6 +35,7 @@ TOGETHER = 64  # writes at a time, at most; it begins with one and doubles while
 PREVIOUS_NODE = "onward.dev/previous-node"
 AVOID_NODES = "onward.dev/avoid-nodes"
 SECRET_S = 60.0
+MANAGERS_MOST = 16  # where a new pod looks for those whom it joins
 
 
 class NotTheLeader(OnwardError):
@@ -70,7 +72,8 @@ class Hands:
             for write, e in errors:
                 if not isinstance(e, (ApiError, Unreachable)):
                     raise e
-                problems.setdefault(_about(write), f"{_in_words(sight, write)}: {e}")
+                about = _about(write) if not isinstance(e, _NotYet) else "waiting"
+                problems.setdefault(about, f"{_in_words(sight, write)}: {e}")
                 if isinstance(e, ApiError) and e.retry_after_s is not None:
                     waits.append(e.retry_after_s)
             if errors and not isinstance(several[0], DropPod):
@@ -116,8 +119,7 @@ class Hands:
             await self._ensure_secret(job, memory, now)
         address = str(sight.service["spec"]["clusterIP"]) if sight.service is not None else ""
         around = Surroundings(
-            leader_address="" if address == "None" else address,
-            managers=memory.managers if write.wave > 0 else (),
+            leader_address="" if address == "None" else address, managers=_managers(sight, memory, write.wave)
         )
         role, index = write.place
         pod = pods.pod(job, role, index, wave=write.wave, around=around, prefer=write.prefer, avoid=write.avoid)
@@ -128,22 +130,20 @@ class Hands:
             marks[AVOID_NODES] = ",".join(write.avoid)
         await self._create(PODS, pod, self._eyes.pods, job)
 
-    async def _create(self, resource: Resource, wanted: Obj, informer: Informer, job: Job) -> None:
+    async def _create(self, resource: Resource, wanted: Obj, informer: Informer, job: Job) -> Obj:
         """One that is there already is taken for what it is: ours, or in the way."""
         try:
-            informer.learn(await self._client.create(resource, wanted, job.namespace))
+            made = await self._client.create(resource, wanted, job.namespace)
         except ApiError as e:
             if e.code != 409:
                 raise
-            there = await self._client.get(resource, name_of(wanted), job.namespace)
-            owner = controller_of(there)
-            if owner is None or owner.get("uid") != job.uid:
-                whose = f"{owner.get('kind')} {owner.get('name')}" if owner is not None else "nobody"
-                if owner is not None and (owner.get("kind"), owner.get("name")) == (job.kind, job.name):
-                    whose = "an earlier job of this name"
-                what = f"{resource.kind.lower()} {name_of(wanted)} exists already and belongs to {whose}"
-                raise ApiError(409, "NameTaken", f"{what}; it is left alone") from e
-            informer.learn(there)
+            try:
+                made = await self._client.get(resource, name_of(wanted), job.namespace)
+            except ApiError as gone_meanwhile:
+                raise _NotYet() if gone_meanwhile.code == 404 else gone_meanwhile from e
+            _check_owner(resource, made, job)
+        informer.learn(made)
+        return made
 
     async def _ensure_secret(self, job: Job, memory: Memory, now: float) -> None:
         """The token is kept here, too: whoever deletes the Secret gets the same one back."""
@@ -154,10 +154,7 @@ class Hands:
             if e.code != 409:
                 raise
             there = await self._client.get(SECRETS, pods.secret_name(job), job.namespace)
-            owner = controller_of(there)
-            if owner is None or owner.get("uid") != job.uid:
-                what = f"secret {name_of(there)} exists already and belongs to somebody else"
-                raise ApiError(409, "NameTaken", f"{what}; it is left alone") from e
+            _check_owner(SECRETS, there, job)
             token = base64.b64decode((there.get("data") or {}).get(TOKEN_KEY, "")).decode()
         memory.token, memory.secret_at = token, now
 
@@ -191,6 +188,26 @@ class Hands:
         return await gone(self._client, resource, obj)
 
 
+class _NotYet(ApiError):
+    """What stood in the way is gone by now: the next pass makes it."""
+
+    def __init__(self) -> None:
+        super().__init__(409, "NotYet", "an earlier one had not gone yet")
+
+
+def _check_owner(resource: Resource, there: Obj, job: Job) -> None:
+    owner = controller_of(there)
+    if owner is not None and owner.get("uid") == job.uid:
+        return
+    whose = f"{owner.get('kind')} {owner.get('name')}" if owner is not None else "nobody"
+    if owner is not None and (owner.get("kind"), owner.get("name")) == (job.kind, job.name):
+        if there["metadata"].get("deletionTimestamp"):
+            raise _NotYet()
+        whose = "an earlier job of this name"
+    what = f"{resource.kind.lower()} {name_of(there)} exists already and belongs to {whose}"
+    raise ApiError(409, "NameTaken", f"{what}; it is left alone")
+
+
 async def gone(client: Client, resource: Resource, obj: Obj) -> bool:
     """By the server's own word: this very object is no more."""
     try:
@@ -200,6 +217,17 @@ async def gone(client: Client, resource: Resource, obj: Obj) -> bool:
             return True
         raise
     return uid_of(there) != uid_of(obj)
+
+
+def _managers(sight: Sight, memory: Memory, wave: int) -> tuple[str, ...]:
+    """Where those are whom a new pod is to join; nobody, when all are new."""
+    floor = sight.seen.record.floor
+    going = [p for p in sight.seen.pods if floor <= p.wave < wave and p.phase == "Running" and p.deleting is None]
+    addresses = [str((sight.pods[p.name].get("status") or {}).get("podIP") or "") for p in going]
+    alive = [f"{address}:{MANAGER_PORT}" for address in addresses if address]
+    hosts = {door.rpartition(":")[0] for door in alive}
+    first = [door for door in memory.managers if door.rpartition(":")[0] in hosts]
+    return tuple(dict.fromkeys([*first, *alive]))[:MANAGERS_MOST]
 
 
 async def guarded(leads: Callable[[], bool], work: Callable[[], Awaitable[Obj]]) -> Obj:
@@ -215,8 +243,10 @@ def _about(write: Write) -> str:
             return "service"
         case MakeGang() | DropGang():
             return "gang"
-        case _:
+        case MakePod() | MakeSecret():
             return "pod"
+        case _:
+            return "deletion"
 
 
 def _in_words(sight: Sight, write: Write) -> str:

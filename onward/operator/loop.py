@@ -19,6 +19,7 @@ from onward.log import get_logger
 from onward.operator import report
 from onward.operator.eyes import JOBS, Eyes, Sight, now
 from onward.operator.hands import Hands, NotTheLeader, WriteFailed, guarded
+from onward.operator.links import Links
 
 log = get_logger("operator")
 
@@ -43,6 +44,7 @@ class Operator:
         self._queue = WorkQueue(base_s=0.05, cap_s=20.0)
         self.eyes = Eyes(client, self._changed, gang=gang, namespace=namespace)
         self.hands = Hands(client, self.eyes, leads)
+        self.links = Links(client, self._queue.add)
         self._events = EventRecorder(client, "onward-operator")
         self.passes = 0
 
@@ -61,6 +63,7 @@ class Operator:
             tasks.append(asyncio.ensure_future(work(self._queue, self.one_pass, WORKERS)))
             await asyncio.gather(*tasks)
         finally:
+            self.links.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -70,7 +73,9 @@ class Operator:
         sight = self.eyes.look(key)
         if sight is None:
             self.eyes.forget(key)
+            self.links.forget(key)
             return
+        self.links.update(key, sight, self.eyes.memory(sight.obj))
         at = now()
         plan = decide(sight.wanted, sight.seen, at)
         if plan.record.wave > sight.seen.record.wave and await self._was_mistaken(sight):
@@ -85,22 +90,12 @@ class Operator:
         try:
             await self.hands.carry_out(sight, plan.writes, at)
         except WriteFailed as e:
-            await self._remember(key, sight, e)
+            memory.failed(e.problems)
             raise
-        if memory.errors:
-            memory.errors = {}
+        if memory.failed({}):
             self._queue.add(key)
         if plan.again_s is not None:
             self._queue.add_after(key, plan.again_s)
-
-    async def _remember(self, key: str, sight: Sight, e: WriteFailed) -> None:
-        """What could not be written is told by the next pass, which comes soon."""
-        memory = self.eyes.memory(sight.obj)
-        if memory.errors != e.problems:
-            memory.errors = e.problems
-            for reason, text in e.problems.items():
-                name = {"service": "SyncServiceFailed", "gang": "SyncPodGroupFailed"}.get(reason, "PodCreateFailed")
-                self._events.record(sight.obj, JOBS, "Warning", name, text)
 
     async def _was_mistaken(self, sight: Sight) -> bool:
         """Before a loss is counted the server itself is asked: a cache may be behind."""

@@ -24,8 +24,10 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
     ended = sum(1 for p in seen.pods if p.place is not None and p.phase == "Succeeded")
     new["ready"] = f"{ended if plan.word is not None and plan.word.type == SUCCEEDED else runs}/{wanted.total}"
     new["restarts"] = record.charged
-    new |= {k: v for k, v in (seen.insight.report if seen.insight is not None else {}).items() if v is not None}
-    if plan.word is not None and plan.word.type in OVER:
+    over = plan.word is not None and plan.word.type in OVER
+    told = seen.insight.report if seen.insight is not None and not over else {}
+    new |= {name: value for name, value in told.items() if value is not None}
+    if over or not new.get("policy"):
         new.pop("policy", None)
     kept: Obj = {
         "wave": record.wave,
@@ -36,6 +38,7 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
         "failures": record.failures,
         "told": record.told,
     }
+    kept |= {name: n for name, n in (("opened", record.opened), ("closed", record.closed)) if n}
     if record.done:
         kept["done"] = {role: spans(indices) for role, indices in record.done}
     if record.avoid:

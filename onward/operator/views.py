@@ -80,6 +80,11 @@ def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
     )
 
 
+def over(pod: Obj) -> bool:
+    """All its containers have ended, by its node's word."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def _ended(status: Obj, container: str) -> Obj:
     """How the training container ended; another one's end where it did not."""
     states = status.get("containerStatuses") or []
@@ -140,6 +145,8 @@ def read_record(status: Obj) -> Record:
         ),
         avoid=tuple((str(n), at) for n, t in _mapping(kept.get("avoid")).items() if (at := read_stamp(t)) is not None),
         told=_number(kept, "told", 0),
+        opened=_number(kept, "opened", 0),
+        closed=_number(kept, "closed", 0),
         started_at=read_stamp(status.get("startTime")),
         ended_at=read_stamp(status.get("completionTime")),
     )

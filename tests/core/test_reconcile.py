@@ -247,3 +247,18 @@ def test_a_job_that_is_being_deleted_is_left_alone() -> None:
 def test_pods_that_a_job_has_no_place_for_go() -> None:
     extra = PodSeen(None, "job-worker-9", "uid-9", 0, "Running", "node-0")
     assert dropped(decide(JOB, replace(GOING, pods=(*PODS, extra)), NOW)) == ["job-worker-9"]
+
+
+def test_when_nobody_is_left_who_could_go_on_all_begin_anew() -> None:
+    """The pods that replace others were told where those are; these are lost as well before they have met."""
+    job = replace(JOB, keeps_others=True, recovers=True, retry_times=5)
+    fresh = replace(PODS[0], wave=1, uid="new")
+    record = replace(GOING.record, wave=1, launched=0)
+    seen = replace(GOING, pods=(fresh, *PODS[1:]), record=record, word=Word("Restarting", "jobRestarting", "x"))
+    assert decide(job, seen, NOW).record.floor == 0
+    failed = tuple(replace(p, phase="Failed", exit_code=1) for p in PODS[1:])
+    plan = decide(job, replace(seen, pods=(fresh, *failed)), NOW)
+    assert (plan.record.wave, plan.record.floor) == (2, 2)
+    assert len(dropped(plan)) == 3
+    gone = decide(job, replace(seen, pods=failed), NOW)
+    assert gone.record.floor == gone.record.wave == 1
