@@ -18,6 +18,7 @@ from onward.kube.objects import (
     NODES,
     PODGROUPS,
     PODS,
+    QUEUES,
     SERVICES,
     Obj,
     Resource,
@@ -52,6 +53,7 @@ class Memory:
     insight: Insight | None = None
     insight_until: float = 0.0
     managers: tuple[str, ...] = ()
+    table: str = ""  # the rank table that was written last
 
     def failed(self, problems: dict[str, str]) -> bool:
         """What went wrong in a pass. A single slip is not worth a word; True when there is something else to say."""
@@ -86,6 +88,7 @@ class Eyes:
         self.nodes = Informer(client, NODES, on_change=self._on_node)
         self.namespaces = Informer(client, NAMESPACES)
         self.groups = Informer(client, PODGROUPS, namespace, on_change=self._on_owned)
+        self.queues = Informer(client, QUEUES)
         self._pods_of = Index(self.pods, by_controller)
         self._services_of = Index(self.services, by_controller)
         self._groups_of = Index(self.groups, by_controller)
@@ -101,7 +104,7 @@ class Eyes:
         always = [self.jobs, self.pods, self.services, self.nodes, self.namespaces]
         tasks = [asyncio.ensure_future(informer.run()) for informer in always]
         if self._gang:
-            tasks.append(asyncio.ensure_future(self._when_served(self.groups)))
+            tasks += [asyncio.ensure_future(self._when_served(i)) for i in (self.groups, self.queues)]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -112,8 +115,9 @@ class Eyes:
     async def synced(self) -> None:
         for informer in (self.nodes, self.namespaces, self.services, self.pods, self.jobs):
             await informer.synced(SYNC_S)
-        if self._gang and await self._served(self.groups):
-            await self.groups.synced(SYNC_S)
+        for informer in (self.groups, self.queues) if self._gang else ():
+            if await self._served(informer):
+                await informer.synced(SYNC_S)
 
     async def _served(self, informer: Informer) -> bool:
         try:
@@ -204,10 +208,13 @@ class Eyes:
     def _job(self, obj: Obj) -> Job | list[Problem]:
         """Read once for each version of what the user can write."""
         metadata = obj["metadata"]
-        mark = f"{metadata.get('generation')}:{metadata.get('labels')}:{metadata.get('annotations')}"
+        is_new = not (obj.get("status") or {}).get("conditions")
+        mark = f"{is_new}:{metadata.get('generation')}:{metadata.get('labels')}:{metadata.get('annotations')}"
         known = self._read.get(uid_of(obj))
         if known is None or known[0] != mark:
-            known = self._read[uid_of(obj)] = (mark, ascendjob.read(obj, gang=self._gang))
+            # Only a job that begins is asked about its queue: one that is deleted later does not end those in it.
+            queues = [name_of(q) for q in self.queues] if is_new and self.queues.healthy else None
+            known = self._read[uid_of(obj)] = (mark, ascendjob.read(obj, gang=self._gang, queues=queues))
         return known[1]
 
     def _pod(self, pod: Obj, read: Job | list[Problem]) -> PodSeen:

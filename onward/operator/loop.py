@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from onward.api import ranktable
 from onward.core.jobs import MakePod, Plan
 from onward.core.reconcile import decide
 from onward.kube.client import ApiError, Client
@@ -20,6 +21,7 @@ from onward.operator import report
 from onward.operator.eyes import JOBS, Eyes, Sight, now
 from onward.operator.hands import Hands, NotTheLeader, WriteFailed, guarded
 from onward.operator.links import Links
+from onward.operator.ranktables import RankTables
 
 log = get_logger("operator")
 
@@ -39,6 +41,7 @@ class Operator:
         gang: bool = True,
         namespace: str | None = None,
         leads: Callable[[], bool] = lambda: True,
+        rank_tables: str = ranktable.ROOT,
     ) -> None:
         self._client, self._leads = client, leads
         self._queue = WorkQueue(base_s=0.05, cap_s=20.0)
@@ -46,6 +49,7 @@ class Operator:
         self.hands = Hands(client, self.eyes, leads)
         self.links = Links(client, self._queue.add)
         self._events = EventRecorder(client, "onward-operator")
+        self._tables = RankTables(client, rank_tables, leads, self._say_rank_table)
         self.passes = 0
 
     def _changed(self, key: str) -> None:
@@ -92,6 +96,7 @@ class Operator:
         except WriteFailed as e:
             memory.failed(e.problems)
             raise
+        await self._tables.keep(sight, memory, at)
         if memory.failed({}):
             self._queue.add(key)
         if plan.again_s is not None:
@@ -143,6 +148,9 @@ class Operator:
         made = sum(isinstance(w, MakePod) for w in plan.writes)
         if made:
             log.info("%s/%s: %d pods to make", namespace_of(sight.obj), name_of(sight.obj), made)
+
+    def _say_rank_table(self, sight: Sight, text: str) -> None:
+        self._events.record(sight.obj, JOBS, "Warning", "RankTableFailed", text)
 
     def _tell(self, sight: Sight, plan: Plan) -> None:
         for said in plan.events:

@@ -43,13 +43,23 @@ POD_GROUPS: Obj = {
 }
 
 
-def a_job(name: str, workers: int = 2, labels: dict[str, str] | None = None, **run: Any) -> Obj:
+def a_job(
+    name: str,
+    workers: int = 2,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **run: Any,
+) -> Obj:
     container = {"name": "ascend", "image": "x", "command": ["sleep", "600"]}
     template = {"spec": {"containers": [container]}}
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
-        "metadata": {"name": name, "labels": {"framework": "pytorch", **(labels or {})}},
+        "metadata": {
+            "name": name,
+            "labels": {"framework": "pytorch", **(labels or {})},
+            "annotations": annotations or {},
+        },
         "spec": {
             "runPolicy": run,
             "replicaSpecs": {"Master": {"template": template}, "Worker": {"replicas": workers, "template": template}},
@@ -206,6 +216,7 @@ class World:
         self.client, self.namespace = client, namespace
         self.nodes = [f"{namespace}-n{i}" for i in range(nodes)]
         self.dead: set[str] = set()
+        self.gang_phase = "Inqueue"
         self.ends: dict[str, int] = {}  # uid of a pod -> exit code
         self.created: dict[str, list[str]] = {}  # name -> waves, in the order of creation
         self.statuses: list[Obj] = []
@@ -237,11 +248,8 @@ class World:
             await self.ready(node, True)
 
     async def ready(self, node: str, ready: bool) -> None:
-        condition = {
-            "type": "Ready",
-            "status": "True" if ready else "Unknown",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }
+        status, since = "True" if ready else "Unknown", "2026-01-01T00:00:00Z"
+        condition = {"type": "Ready", "status": status, "lastTransitionTime": since}
         await self.client.patch(NODES, node, {"status": {"conditions": [condition]}}, sub="status")
 
     async def run(self) -> None:
@@ -250,7 +258,7 @@ class World:
             while True:
                 self._changed.clear()
                 for group in self.groups:
-                    if not (group.get("status") or {}).get("phase"):
+                    if ((group.get("status") or {}).get("phase") or "") != self.gang_phase:
                         await self._quietly(self._admit(group))
                 for pod in self.pods:
                     await self._quietly(self._move(pod))
@@ -267,11 +275,8 @@ class World:
                 raise
 
     async def _admit(self, group: Obj) -> None:
-        self.groups.learn(
-            await self.client.patch(
-                PODGROUPS, name_of(group), {"status": {"phase": "Inqueue"}}, self.namespace, sub="status"
-            )
-        )
+        patch = {"status": {"phase": self.gang_phase}}
+        self.groups.learn(await self.client.patch(PODGROUPS, name_of(group), patch, self.namespace, sub="status"))
 
     async def _move(self, pod: Obj) -> None:
         name, node, metadata = name_of(pod), pod["spec"].get("nodeName"), pod["metadata"]
