@@ -217,6 +217,7 @@ class World:
         self.nodes = [f"{namespace}-n{i}" for i in range(nodes)]
         self.dead: set[str] = set()
         self.gang_phase = "Inqueue"
+        self.address = ""  # of pods, without the last number; empty: one for all
         self.ends: dict[str, int] = {}  # uid of a pod -> exit code
         self.created: dict[str, list[str]] = {}  # name -> waves, in the order of creation
         self.statuses: list[Obj] = []
@@ -225,6 +226,7 @@ class World:
         self.groups = Informer(client, PODGROUPS, namespace, on_change=self._on_any)
         self._changed = asyncio.Event()
         self._uids: set[str] = set()
+        self._addresses = 0
 
     def _on_any(self, old: Obj | None, new: Obj | None) -> None:
         self._changed.set()
@@ -291,12 +293,16 @@ class World:
         elif not node:
             await self._bind(pod)
         elif phase == "Pending":
-            await self._set(pod, {"phase": "Running", "podIP": "127.0.0.9"})
+            await self._set(pod, {"phase": "Running", "podIP": self._address()})
         elif phase == "Running" and uid_of(pod) in self.ends:
             code = self.ends[uid_of(pod)]
             state = {"name": "ascend", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
             state["state"] = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
             await self._set(pod, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [state]})
+
+    def _address(self) -> str:
+        self._addresses += 1
+        return f"{self.address}.{self._addresses}" if self.address else "127.0.0.9"
 
     async def _bind(self, pod: Obj) -> None:
         avoid = str((pod["metadata"].get("annotations") or {}).get("onward.dev/avoid-nodes", "")).split(",")
