@@ -57,10 +57,11 @@ class FaultyApi:
         self._open: set[web.StreamResponse] = set()
 
     async def __aenter__(self) -> FaultyApi:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._access.tls()))
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._access.tls(), limit=0))
         app = web.Application(client_max_size=1 << 24)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        # A watch ends with whoever watched: else it would stand open until something is written to nobody.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -111,6 +112,6 @@ class FaultyApi:
 
     @staticmethod
     def _abort(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        request.transport.abort()
+        if request.transport is not None:
+            request.transport.abort()
         return web.Response()

@@ -91,6 +91,9 @@ def _place_in_line(s: RunSettings, local: str, doors: list[str]) -> socket.socke
             if address == local:
                 with contextlib.suppress(UsageError):
                     return _bind(address, int(port))
+    if s.manager_port:
+        with contextlib.suppress(UsageError):
+            return _bind(local, s.manager_port)
     return _bind(local, 0)
 
 
@@ -171,6 +174,7 @@ def _member(s: RunSettings, name: str, address: str, peer: str, manager: str) ->
         job=s.job_name,
         wanted=-1 if s.standby else s.node_rank,
         standby=s.standby,
+        pod=s.pod,
         boot=boot_id(),
         pid=os.getpid(),
         born=birth_of(os.getpid()),

@@ -37,6 +37,7 @@ class RunSettings:
     node_rank: int  # which of the nodes this one is, -1: any
     standby: bool  # this node only replaces a lost one
     manager: str  # where `onward manager` listens, HOST:PORT or a list; empty: one of the nodes starts it
+    manager_port: int  # where this node would start one, were it the next to; 0: any port
     master_addr: str  # where rank 0's node can be reached
     master_port: int | None  # None: any free port
     local_addr: str | None  # this node's own address; None: found out
@@ -72,6 +73,7 @@ class RunSettings:
     view: str  # "live" (redrawn), "plain" (lines) or "auto" (live on a terminal)
     output: str  # "text" or "json", for the summary at the end
     quiet: bool  # nothing but the ranks' own output and errors
+    pod: str  # the uid of the pod that this runs in; empty: in none
     ignored: tuple[str, ...]  # torchrun's flags that were given and have no meaning here
 
 

@@ -66,7 +66,38 @@ def down(**given: object) -> int:
     return _local("down", *_words(given))
 
 
-CLUSTER_VERBS = (up, down)
+@click.command("operator")
+@click.option("--kubeconfig", metavar="FILE", help="How to reach the cluster (default: KUBECONFIG, or the pod's own).")
+@click.option("--context", metavar="NAME", help="Which of its contexts.")
+@click.option(
+    "--gang",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Pods of a job wait for a PodGroup; auto: where PodGroups are served.",
+)
+@click.option("-n", "--namespace", "only", default="", metavar="NAME", help="Mind the jobs of this namespace only.")
+@click.option("--lease-namespace", default="", metavar="NAME", help="Of the lease (default: its own, or kube-system).")
+@click.option("--define", is_flag=True, help="Put the definitions of onward's own kinds there first.")
+def operator(
+    kubeconfig: str | None, context: str | None, gang: str, only: str, lease_namespace: str, define: bool
+) -> int:
+    """Turn jobs into pods on a cluster, replace lost pods, and keep their status.
+
+    One copy per cluster works, by a lease; more may wait. onward up starts one of its own.
+    """
+    import asyncio
+
+    from onward.kube.access import load_access
+    from onward.operator.process import OperatorSettings, serve
+
+    access = load_access(kubeconfig, context)
+    settings = OperatorSettings(gang=gang, only=only, namespace=lease_namespace, define=define)
+    asyncio.run(serve(access, settings))
+    return 0
+
+
+CLUSTER_VERBS = (up, down, operator)
 
 
 def cluster_is_here() -> bool:

@@ -23,8 +23,13 @@ class Flag:
     env: tuple[str, ...] = ()
 
 
+# What an operator tells a pod about its place, under names of our own: torchrun in that pod must not take them.
+PLACE = ("nnodes", "nproc-per-node", "node-rank", "local-addr", "rdzv-endpoint", "standby")
+
+
 def _torchrun(name: str, help: str, value: str = "", short: str = "") -> Flag:
-    return Flag(name, help, value, short, env=(f"PET_{name.upper().replace('-', '_')}",))
+    upper = name.upper().replace("-", "_")
+    return Flag(name, help, value, short, env=(f"PET_{upper}", *([f"ONWARD_{upper}"] if name in PLACE else [])))
 
 
 TORCHRUN = (
@@ -94,8 +99,20 @@ OWN = (
     ),
     Flag("dump-dir", "Checkpoints of a script that names no directory: dumps go there, and are loaded.", "DIR"),
     Flag("chaos", "Inject a fault, such as rank=2,step=50,kind=kill, or a YAML file. Repeatable.", "SPEC"),
-    Flag("job-name", "Name in messages and directories (default: the rdzv id).", "NAME", alias="job-id"),
-    Flag("standby", "This node only takes the place of a lost one."),
+    Flag(
+        "job-name",
+        "Name in messages and directories (default: the rdzv id).",
+        "NAME",
+        alias="job-id",
+        env=("ONWARD_JOB_NAME",),
+    ),
+    Flag("standby", "This node only takes the place of a lost one.", env=("ONWARD_STANDBY",)),
+    Flag(
+        "manager-port",
+        "Where this node would start a manager, were it the next to (default: any port).",
+        "PORT",
+        env=("ONWARD_MANAGER_PORT",),
+    ),
     Flag(
         "manager",
         "Where `onward manager` listens (default: node 0); each of a list is tried.",

@@ -30,6 +30,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     """
     line = Line(env)
     script, script_args = line.scan(argv)
+    line.leave_pod(env)
     launch = _launch(line)
     standalone = line.switch("standalone")
     min_nodes, max_nodes = line.convert("nnodes", "1", values.nodes, (0, 0))
@@ -65,6 +66,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         node_rank=node_rank if several else 0,
         standby=standby,
         manager=manager,
+        manager_port=line.whole("manager-port", 0, high=65535),
         master_addr=line.text("master-addr", "127.0.0.1"),
         master_port=_master_port(line, max_nodes),
         local_addr=line.text("local-addr", "") or None,
@@ -100,6 +102,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
         view=line.choice("view", "auto", ("auto", "live", "plain")),
         output=line.choice("output", "text", ("text", "json")),
         quiet=line.switch("quiet"),
+        pod=env.get("ONWARD_POD_UID", ""),
         ignored=tuple(f"--{flag.name}" for flag in IGNORED if flag.name in line.given),
     )
     if line.problems:

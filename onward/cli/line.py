@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from onward.cli.flag_table import BY_SPELLING, FLAGS, IGNORED, REPEATABLE, TORCHRUN, Flag
+from onward.cli.flag_table import BY_SPELLING, FLAGS, IGNORED, PLACE, REPEATABLE, TORCHRUN, Flag
 from onward.core.policy import closest, did_you_mean
 from onward.errors import UsageError
 
@@ -71,6 +71,15 @@ class Line:
         if takes_value and rest and not _is_flag(rest[0]) and not os.path.isfile(rest[0]):
             rest.pop(0)
             self.swallowed = True
+
+    def leave_pod(self, env: Mapping[str, str]) -> None:
+        """A line that is not about the pod's job, but about one of its own, does not take the pod's place in it."""
+        nodes = self.text("nnodes", "")
+        most, of_pod = (text.rpartition(":")[2].strip() for text in (nodes, env.get("ONWARD_NNODES", nodes)))
+        if "standalone" in self.given or most != of_pod:
+            for name in PLACE:
+                if name in self.given and self.given[name][-1][0].startswith("ONWARD_"):
+                    del self.given[name]
 
     def text(self, name: str, default: str) -> str:
         return self.given[name][-1][1].strip() if name in self.given else default

@@ -35,7 +35,7 @@ class _Verbs(click.Group):
 class _Chapters(_Verbs):
     """The help lists jobs first, then what is about clusters."""
 
-    CLUSTER = ("up", "down", "apply", "get", "describe", "logs", "wait", "delete", "scheduler")
+    CLUSTER = ("up", "down", "operator", "scheduler", "validate", "apply", "get", "describe", "logs", "wait", "delete")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         clusters = [v for v in self.CLUSTER if v in self.commands]

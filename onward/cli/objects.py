@@ -129,7 +129,21 @@ def wait(what: tuple[str, ...], **given: Any) -> int:
     return ask(given.pop("kubeconfig"), lambda client: go(client, what, **given))
 
 
-OBJECT_VERBS = (apply, get, describe, logs, wait, delete)
+@click.command("validate")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def validate(files: tuple[str, ...], output: str) -> int:
+    """Say what is wrong with job files, before they are submitted.
+
+    Every problem is listed, as FILE:LINE: REASON: TEXT. No cluster is asked. FILE may be a directory, or - for what
+    comes in. The exit code is 1 when there are problems.
+    """
+    from onward.cli.validating import validate as go
+
+    return go(files, output)
+
+
+OBJECT_VERBS = (validate, apply, get, describe, logs, wait, delete)
 
 
 def names(what: tuple[str, ...]) -> list[tuple[str, str | None]]:

@@ -32,6 +32,7 @@ class Member:
     job: str = ""  # the name of that job, empty: not told
     wanted: int = -1  # the place it was told to take, -1: any
     standby: bool = False  # only to replace another
+    pod: str = ""  # the uid of the pod it lives in, where there is one
     boot: str = ""  # which running kernel it lives on
     pid: int = 0
     born: int = 0  # start time of the process, in the kernel's ticks: tells a reused pid

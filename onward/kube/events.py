@@ -1,13 +1,15 @@
 """Events: what people read in `kubectl describe`. The same thing said again counts up one event.
 
+What an event is called follows from what it says about whom: a copy of this process that was started anew, or a reply
+that was lost, does not make a second one.
 Recording never waits and never fails: an event that cannot be written is dropped and counted, work goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-import uuid
 from collections import OrderedDict
 
 from onward.kube.client import ApiError, Client, Unreachable, backoff_s
@@ -96,14 +98,26 @@ class EventRecorder:
                 await self._client.patch(EVENTS, name, change, namespace)
             except ApiError as e:
                 if e.code != 404:
-                    raise  # else: its time is over, say it anew
+                    raise
+                del self._known[key]  # its time is over, say it anew
             else:
                 self._remember(key, namespace, name, count)
                 return
         ref, kind, reason, message = body["ref"], *key[4:]
         namespace = ref["namespace"] or "default"
-        name = f"{ref['name']}.{uuid.uuid4().hex[:16]}"
-        await self._client.create(EVENTS, self._event(name, namespace, body, kind, reason, message), namespace)
+        said = hashlib.sha256("\0".join((self._component, *key)).encode()).hexdigest()[:16]
+        name = f"{ref['name']}.{said}"
+        try:
+            await self._client.create(EVENTS, self._event(name, namespace, body, kind, reason, message), namespace)
+        except ApiError as e:
+            if e.code != 409:
+                raise
+            old = await self._client.get(EVENTS, name, namespace)
+            self._remember(key, namespace, name, int(old.get("count") or 1))
+            if body["times"] == 1:  # said by the one before us, who may have died before it could write that down
+                return
+            body["times"] -= 1
+            return await self._write(key, body)
         self._remember(key, namespace, name, body["times"])
 
     def _event(self, name: str, namespace: str, body: Obj, kind: str, reason: str, message: str) -> Obj:

@@ -3,6 +3,9 @@
 List once, then watch from that version. Bookmarks move the version on while nothing happens, so a watch that breaks is
 taken up again without a new list; 410 (the version is too old) is the one case that lists again, and what vanished
 meanwhile is then reported as deleted. Handlers hear of an object's newest state, not of each state it went through.
+
+Whoever writes an object tells the informer what the server answered (`learn`, `unlearn`), and so reads its own
+writes; a watch that is behind does not take them back.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from onward.kube.client import ApiError, Client, Unreachable, backoff_s
-from onward.kube.objects import Obj, Resource, key_of, version_of
+from onward.kube.objects import Obj, Resource, key_of, newer, uid_of, version_of
 from onward.log import get_logger
 
 log: logging.Logger = get_logger("kube.informer")
@@ -48,11 +51,16 @@ class Informer:
         self._handlers: list[Handler] = [on_change] if on_change else []
         self._synced = asyncio.Event()
         self._version = ""
+        self._last_list: Obj = {}
         self.lists = 0  # how often everything had to be read; tests and metrics look at it
         self.healthy = False
 
     def subscribe(self, handler: Handler) -> None:
         self._handlers.append(handler)
+
+    def subscribe_first(self, handler: Handler) -> None:
+        """Called before all others: they may look at what it keeps."""
+        self._handlers.insert(0, handler)
 
     async def synced(self, timeout_s: float = 60.0) -> None:
         if not await happened(self._synced, timeout_s):
@@ -93,8 +101,12 @@ class Informer:
     async def _list(self) -> None:
         whole = await self._client.list(self.resource, self._namespace, **self._params)
         self.lists += 1
+        if newer(self._last_list, whole):  # the server has gone back to an older state: what we know is not newer
+            for key in list(self._objects):
+                self._put(key, None)
+        self._last_list = {"metadata": whole["metadata"]}
         found = {key_of(obj): self._complete(obj) for obj in whole["items"]}
-        for key in [key for key in self._objects if key not in found]:
+        for key in [key for key, obj in self._objects.items() if key not in found and not newer(obj, whole)]:
             self._put(key, None)
         for key, obj in found.items():
             self._put(key, obj)
@@ -124,8 +136,20 @@ class Informer:
             self._version = version_of(obj) or self._version
         return failures
 
+    def learn(self, obj: Obj) -> None:
+        """What the server answered to a write of ours."""
+        self._put(key_of(obj), self._complete(obj))
+
+    def unlearn(self, obj: Obj) -> None:
+        """The server says that this very object is no more."""
+        held = self._objects.get(key_of(obj))
+        if held is not None and uid_of(held) == uid_of(obj):
+            self._put(key_of(obj), None)
+
     def _put(self, key: str, new: Obj | None, last: Obj | None = None) -> None:
         old = self._objects.get(key)
+        if old is not None and newer(old, new if new is not None else last):
+            return  # it speaks of what was before something that we know already
         if new is None:
             self._objects.pop(key, None)
             old = last or old

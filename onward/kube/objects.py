@@ -41,6 +41,8 @@ SECRETS = Resource("", "v1", "secrets", "Secret")
 EVENTS = Resource("", "v1", "events", "Event")
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
+PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
@@ -58,6 +60,18 @@ def uid_of(obj: Obj) -> str:
 
 def version_of(obj: Obj) -> str:
     return str(obj.get("metadata", {}).get("resourceVersion", ""))
+
+
+def newer(one: Obj, other: Obj | None) -> bool:
+    """Whether `one` was written after `other`: the versions of one kind are numbers that grow."""
+    a, b = version_of(one), version_of(other or {})
+    return a.isdecimal() and b.isdecimal() and int(a) > int(b)
+
+
+def controller_of(obj: Obj) -> Obj | None:
+    """The owner that is responsible for it."""
+    owners = obj.get("metadata", {}).get("ownerReferences") or []
+    return next((o for o in owners if o.get("controller")), None)
 
 
 def key_of(obj: Obj) -> str:

@@ -45,6 +45,7 @@ class Plan:
     octet: int = 200  # pods live in 10.OCTET.0.0/16, or 127.OCTET.0.0/16
     port: int = 0
     nfs: dict[str, str] = field(default_factory=dict)  # "server:/path" -> directory here
+    host_paths: dict[str, str] = field(default_factory=dict)  # path of a hostPath volume -> directory here
     crash_backoff_s: tuple[float, float] = (10.0, 300.0)
     lease_s: float = 10.0  # a node that says nothing for four times as long is not ready
     evict_s: float = 300.0  # pods of a lost node are deleted after this
@@ -118,14 +119,31 @@ def uniform(count: int, cpus: str, memory: str, gpus: int, npus: int = 0) -> lis
     return [NodePlan(f"node-{n}", n, dict(capacity)) for n in range(1, count + 1)]
 
 
-def from_file(path: Path, default: NodePlan) -> list[NodePlan]:
-    """Nodes as a YAML file lists them; what an entry leaves out is as in `default`."""
+def _file(path: Path) -> Any:
     import yaml
 
     try:
-        data = yaml.safe_load(path.read_text())
+        return yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as e:
         raise UsageError(f"--node-file {path}: {e}") from e
+
+
+def directories(path: Path, key: str) -> dict[str, str]:
+    """What volumes are on this machine, as the file of nodes says under `nfs` or `hostPaths`; relative to the file."""
+    data = _file(path)
+    given = (data.get(key) if isinstance(data, dict) else None) or {}
+    if not isinstance(given, dict):
+        raise UsageError(f"{path}: {key}: a mapping is expected, of what pods ask for to a directory here")
+    found = {str(asked): str((path.parent / str(place)).resolve()) for asked, place in given.items()}
+    problems = [f"{path}: {key}: {place} is not a directory" for place in found.values() if not Path(place).is_dir()]
+    if problems:
+        raise UsageError(problems)
+    return found
+
+
+def from_file(path: Path, default: NodePlan) -> list[NodePlan]:
+    """Nodes as a YAML file lists them; what an entry leaves out is as in `default`."""
+    data = _file(path)
     entries = data.get("nodes") if isinstance(data, dict) else data
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"--node-file {path}: a list of nodes is expected, for example `nodes: [{{name: node-1}}]`")

@@ -35,6 +35,7 @@ def parts(plan: Plan) -> list[Part]:
     if plan.network == "pods":
         found.append(Part("network", ("onward.local.network",)))
     found.append(Part("controllers", ("onward.local.controllers",)))
+    found.append(Part("operator", ("onward.local.operating",)))
     found += [Part(node.name, ("onward.local.node", "--name", node.name)) for node in plan.nodes]
     return found
 

@@ -68,8 +68,11 @@ def up(asked: argparse.Namespace, state: Path) -> int:
 def _plan(asked: argparse.Namespace) -> Plan:
     count = NODES_DEFAULT if asked.nodes is None else asked.nodes
     nodes = plans.uniform(count, asked.cpus or CPUS, asked.memory or MEMORY, asked.gpus or 0)
+    nfs, host_paths = _nfs(asked.nfs), dict[str, str]()
     if asked.node_file is not None:
         nodes = plans.from_file(asked.node_file, nodes[0])
+        nfs = plans.directories(asked.node_file, "nfs") | nfs
+        host_paths = plans.directories(asked.node_file, "hostPaths")
     network, octet = _network(asked.network)
     extra = {
         name: value
@@ -78,8 +81,9 @@ def _plan(asked: argparse.Namespace) -> Plan:
     }
     if asked.crash_backoff is not None:
         extra["crash_backoff_s"] = (asked.crash_backoff, 300.0)
-    nfs = _nfs(asked.nfs)
-    return Plan(nodes=nodes, network=network, octet=octet, port=asked.port or 0, nfs=nfs, **extra)
+    return Plan(
+        nodes=nodes, network=network, octet=octet, port=asked.port or 0, nfs=nfs, host_paths=host_paths, **extra
+    )
 
 
 def _network(asked: str) -> tuple[str, int]:
@@ -151,7 +155,7 @@ def _differences(asked: argparse.Namespace, plan: Plan) -> list[str]:
         found.append(f"its port is {plan.port}, not {asked.port}")
     if asked.network != "auto" and asked.network != plan.network:
         found.append(f"its network is {plan.network}, not {asked.network}")
-    if asked.nfs and _nfs(asked.nfs) != plan.nfs:
+    if asked.nfs and not _nfs(asked.nfs).items() <= plan.nfs.items():
         found.append("other --nfs")
     return found
 
@@ -195,11 +199,14 @@ async def _waiting_for(client: Client, plan: Plan, state: Path) -> str:
     services = {key_of(s) for s in (await client.list(SERVICES))["items"]}
     if not {"default/kubernetes", "kube-system/kube-dns"} <= services:
         return "services kubernetes and kube-dns"
-    undefined = {name_of(c) for c in crds()} - {name_of(c) for c in (await client.list(CRDS))["items"]}
-    if undefined:
-        return f"definitions {', '.join(sorted(undefined))}"
-    dead = [part.name for part in processes.parts(plan)[:3] if not processes.running(state, part.name)]
-    return f"processes {', '.join(dead)}" if dead else ""
+    names = {node.name for node in plan.nodes}
+    parts = [part.name for part in processes.parts(plan) if part.name not in names]
+    dead = [name for name in parts if not processes.running(state, name)]
+    if dead:
+        return f"processes {', '.join(dead)}"
+    defined = {name_of(crd) for crd in (await client.list(CRDS))["items"]}
+    missing = [name_of(crd) for crd in crds() if name_of(crd) not in defined]
+    return f"definitions of {', '.join(missing)}" if missing else ""
 
 
 def is_ready(node: Obj | None) -> bool:

@@ -406,6 +406,11 @@ class ManagerLogic:
                 self.out.append((home.id, CaptureStacks(rank=f.rank, incarnation=f.incarnation)))
 
     @property
+    def conditions(self) -> list[Condition]:
+        """What is the matter with nodes and ranks, now."""
+        return self._conditions
+
+    @property
     def all_know(self) -> bool:
         """Every agent that may be alive has taken the latest orders."""
         return self.job is None or self._roll.know(self.job, self._version)

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -15,12 +16,13 @@ import msgspec
 from onward.core.membership import Member, misfit
 from onward.errors import WireError
 from onward.log import get_logger
+from onward.manager.cluster import ClusterDesk
 from onward.manager.journal import Journal
 from onward.manager.logic import ManagerLogic
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.kernel import is_dead
-from onward.wire.messages import AgentFacts, DieAfter, FaultRequest, Refused, encoder, from_agent
+from onward.wire.messages import AgentFacts, ClusterFacts, DieAfter, FaultRequest, Refused, encoder, from_agent
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -38,6 +40,8 @@ class ManagerServer:
         self._token = token
         self._peers: dict[str, asyncio.StreamWriter] = {}
         self._here: dict[str, Member] = {}
+        self._desk = ClusterDesk()
+        self._operators: set[asyncio.StreamWriter] = set()
         self._idle_since = time.monotonic()
         self._fatal: DieAfter | None = None  # on purpose
         self.refused = 0
@@ -66,7 +70,7 @@ class ManagerServer:
     async def _in_office(self, idle_s: float) -> None:
         while not self._logic.deposed:
             await asyncio.sleep(max(TICK_S, 2 * self._took_s))
-            self._ask_the_kernel()
+            self._ask_who_lives()
             self._think()
             if self._peers:
                 self._idle_since = time.monotonic()
@@ -93,12 +97,14 @@ class ManagerServer:
         self._took_s = now - began
         self._rested_at = now + min(self._took_s, LONGEST_REST_S)
 
-    def _ask_the_kernel(self) -> None:
-        """An agent of this machine that is gone need not be waited for."""
+    def _ask_who_lives(self) -> None:
+        """An agent of this machine that is gone, by the kernel's word, or by the operator's, need not be waited for."""
         for m in [*self._logic.members(), *self._here.values()]:
-            if m.id not in self._peers and is_dead(m.boot, m.pid, m.born):
+            if self._desk.is_gone(m) or (m.id not in self._peers and is_dead(m.boot, m.pid, m.born)):
                 self._logic.declare_gone(m.id)
                 self._here.pop(m.id, None)
+                if m.id in self._peers:  # its pod was taken away, and it has not noticed yet
+                    self._peers.pop(m.id).close()
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         agent = ""
@@ -106,6 +112,9 @@ class ManagerServer:
             await accept_peer(reader, writer, self._token, GREETING_S)
             while True:
                 message = decode(from_agent, await read_frame(reader))
+                if isinstance(message, ClusterFacts):
+                    self._hear_operator(message, writer)
+                    continue
                 if not agent and not isinstance(message, AgentFacts):
                     raise WireError("an agent begins with its facts")
                 if isinstance(message, DieAfter):
@@ -118,14 +127,37 @@ class ManagerServer:
                     self._wake()
                 self._flush()
         except WireError as e:
-            if not agent:
+            if not agent and writer not in self._operators:
                 self.refused += 1
                 log.warning("a connection was refused: %s", e)
         finally:
+            self._operators.discard(writer)
             if self._peers.get(agent) is writer:
                 del self._peers[agent]
                 self._logic.hung_up(agent)
             writer.close()
+
+    def _hear_operator(self, message: ClusterFacts, writer: asyncio.StreamWriter) -> None:
+        if writer not in self._operators:
+            self._operators.add(writer)
+            self._desk.forget()
+        self._logic.out += [(None, note) for note in self._desk.hear(message)]
+        self._ask_who_lives()
+        self._wake()
+
+    def _tell_operators(self) -> None:
+        if not self._operators:
+            return
+        here = [m for m in self._here.values() if m.id in self._peers]
+        news = self._desk.news(self._logic, here, time.monotonic())
+        if news is not None:
+            self._send(self._operators, pack(encoder, news))
+
+    @staticmethod
+    def _send(writers: Iterable[asyncio.StreamWriter], data: bytes) -> None:
+        for writer in writers:
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                writer.write(data)
 
     def _welcome(self, facts: AgentFacts, writer: asyncio.StreamWriter) -> str:
         member, s = facts.agent, self._logic.settings
@@ -162,8 +194,6 @@ class ManagerServer:
             self._die_if_told()
         out, self._logic.out = self._logic.out, []
         for agent, message in out:
-            data = pack(encoder, message)
-            for name, writer in self._peers.items():
-                if agent is None or name == agent:
-                    with contextlib.suppress(ConnectionError, RuntimeError):
-                        writer.write(data)
+            peers = [writer for name, writer in self._peers.items() if agent is None or name == agent]
+            self._send(peers, pack(encoder, message))
+        self._tell_operators()

@@ -164,6 +164,51 @@ class FaultAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     faults: list[Published] = []  # that stand now
 
 
+# ---------------------------------------------------------------------------------- operator and manager
+
+
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All that an operator knows about the pods of a job, and the job's manager cannot see."""
+
+    operator: str
+    gone: list[str] = []  # uids of pods that are no more: deleted, or their node fenced. An arbiter's word
+    trouble: dict[str, str] = {}  # uid of a pod -> what is wrong with its node
+    coming: dict[str, str] = {}  # name of a pod that is to fill a vacant place -> how it stands
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How a job stands inside its pods. `term` 0: nobody is in office yet."""
+
+    term: int = 0
+    generation: int = 0
+    phase: str = ""
+    over: bool = False
+    policies: list[str] = []
+    pods: list[str] = []  # uids: those whose vote may count, and whoever is here
+    vacant: list[int] = []  # places that nobody holds
+    unfit: dict[str, str] = {}  # uid of a pod that has to be replaced -> why
+    managers: list[str] = []  # where managers are, or would be, ADDRESS|PORT
+    seat: str = ""  # where this one is
+    ranks: int = 0  # that take part
+    world_size: int = 0
+    step: int = -1  # that all have committed
+    waiting: str = ""
+    reason: str = ""
+    incidents: int = 0
+    incident: int = 0  # number of the one that is open, 0: none
+    fault: str = ""  # of the open one, in words
+    policy: str = ""
+    why: str = ""
+    last: int = 0  # number of the latest that is over
+    story: str = ""  # of that one
+    goodput: float = 1.0
+    conditions: list[str] = []
+
+    def steps(self, step: int) -> JobFacts:
+        """The same, at another step: what changes with each step is no news."""
+        return msgspec.structs.replace(self, step=step, goodput=1.0)
+
+
 class IncidentNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An incident opened, changed or closed: for people."""
 
@@ -396,8 +441,8 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
-FromAgent = AgentFacts | FaultRequest | DieAfter
-FromManager = Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
+FromAgent = AgentFacts | FaultRequest | DieAfter | ClusterFacts
+FromManager = JobFacts | Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
 FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
 ToPeer = PeerReply | SlotKept | Kept
 

@@ -391,6 +391,33 @@ def test_help_names_every_flag() -> None:
     assert max(map(len, RUN_HELP.splitlines())) <= 110
 
 
+POD = {"ONWARD_NNODES": "4", "ONWARD_NODE_RANK": "2", "ONWARD_RDZV_ENDPOINT": "10.0.0.1:9601"}
+POD |= {"ONWARD_LOCAL_ADDR": "10.0.0.3", "ONWARD_JOB_NAME": "gpt", "ONWARD_MANAGER_PORT": "9601"}
+
+
+@pytest.mark.parametrize(
+    ("line", "env", "expected"),
+    [
+        ("train.py", {}, (4, 2, "10.0.0.1:9601", True)),
+        ("--nnodes 4 --node_rank 2 --master_addr 10.0.0.9 train.py", {}, (4, 2, "10.0.0.1:9601", True)),
+        ("--rdzv-endpoint 10.0.0.7:1 train.py", {}, (4, 2, "10.0.0.7:1", True)),
+        ("train.py", {"PET_RDZV_ENDPOINT": "10.0.0.8:2"}, (4, 2, "10.0.0.8:2", True)),
+        ("--nnodes 2:4 train.py", {}, (4, 2, "10.0.0.1:9601", True)),
+        ("--nnodes 1 train.py", {}, (1, 0, "", False)),  # a job of its own, not the pod's
+        ("--standalone train.py", {}, (1, 0, "", False)),
+        ("--nnodes 4 train.py", {"ONWARD_NNODES": "1:4"}, (4, 2, "10.0.0.1:9601", True)),
+    ],
+)
+def test_a_pod_is_told_its_place_by_environment(line: str, env: dict[str, str], expected: tuple[object, ...]) -> None:
+    told = parse_run(line.split(), {**POD, **env})
+    assert (told.max_nodes, told.node_rank, told.rdzv_endpoint, told.several) == expected
+    assert (told.job_name, told.manager_port) == ("gpt", 9601)
+
+
+def test_a_stand_in_is_told_by_environment() -> None:
+    assert parse_run(["train.py"], {**POD, "ONWARD_STANDBY": "1"}).standby
+
+
 FLAGS = sorted({way for action in TORCH_ACTIONS for way in _spellings(action)})
 OWN = ["--recover-strategy", "--spares", "--preload", "--chaos", "--hang-floor", "--grace", "--job-name", "--retry-on"]
 fragments = st.one_of(

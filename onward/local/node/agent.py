@@ -253,6 +253,7 @@ class Agent:
             node_devices=self._devices.capacity,
             lookup=lambda kind, name: objects.get((kind, name)),
             nfs=self._plan.nfs,
+            host_paths=self._plan.host_paths,
             tokens=tokens,
             ca=self._client.access.ca_pem,
             started_at=local.started_at,

@@ -44,6 +44,7 @@ class Inputs:
     node_devices: Mapping[str, int]
     lookup: Lookup
     nfs: dict[str, str]
+    host_paths: dict[str, str]
     tokens: Mapping[str, str]
     ca: str
     started_at: float
@@ -86,6 +87,7 @@ def volume_setting(inputs: Inputs) -> volumes.Setting:
         place=inputs.place,
         cluster=inputs.cluster,
         nfs=inputs.nfs,
+        host_paths=inputs.host_paths,
         facts=inputs.facts,
         lookup=inputs.lookup,
         tokens=inputs.tokens,

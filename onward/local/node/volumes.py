@@ -41,6 +41,7 @@ class Setting:
     place: Path
     cluster: str
     nfs: dict[str, str]
+    host_paths: dict[str, str]
     facts: Mapping[str, str]
     lookup: Lookup
     tokens: Mapping[str, str]  # audience -> token
@@ -72,7 +73,7 @@ def _source(setting: Setting, volume: Obj) -> str:
     if "emptyDir" in volume:
         return _empty_dir(setting, name, volume["emptyDir"] or {}, own)
     if "hostPath" in volume:
-        return _host_path(name, volume["hostPath"])
+        return _host_path(setting.host_paths, name, volume["hostPath"])
     if "nfs" in volume:
         return _nfs(setting.nfs, name, volume["nfs"])
     kind = next((k for k in volume if k != "name"), "nothing")
@@ -98,8 +99,9 @@ def _empty_dir(setting: Setting, name: str, spec: Obj, own: Path) -> str:
     return str(own)
 
 
-def _host_path(name: str, spec: Obj) -> str:
-    path, kind = spec.get("path", ""), spec.get("type") or ""
+def _host_path(maps: dict[str, str], name: str, spec: Obj) -> str:
+    asked, kind = spec.get("path", ""), spec.get("type") or ""
+    path = _mapped(maps, os.path.normpath(asked)) or asked
     if kind == "DirectoryOrCreate":
         os.makedirs(path, 0o755, exist_ok=True)
     elif kind == "FileOrCreate" and not os.path.exists(path):
@@ -132,18 +134,22 @@ def _host_path(name: str, spec: Obj) -> str:
     return str(os.path.realpath(path))
 
 
-def _nfs(maps: dict[str, str], name: str, spec: Obj) -> str:
+def _mapped(maps: dict[str, str], asked: str) -> str | None:
     """The longest mapped path above it counts."""
-    asked = f"{spec.get('server')}:{os.path.normpath(spec.get('path') or '/')}"
-    for export in sorted(maps, key=len, reverse=True):
-        head = export.rstrip("/")
+    for given in sorted(maps, key=len, reverse=True):
+        head = given.rstrip("/")
         if asked == head or asked.startswith(head + "/"):
-            path = os.path.normpath(maps[export] + asked[len(head) :])
-            if not os.path.isdir(path):
-                raise MountError(
-                    f'volume "{name}": {asked} is mapped to {path}, which does not exist; make that directory'
-                )
-            return path
+            return os.path.normpath(maps[given] + asked[len(head) :])
+    return None
+
+
+def _nfs(maps: dict[str, str], name: str, spec: Obj) -> str:
+    asked = f"{spec.get('server')}:{os.path.normpath(spec.get('path') or '/')}"
+    path = _mapped(maps, asked)
+    if path:
+        if not os.path.isdir(path):
+            raise MountError(f'volume "{name}": {asked} is mapped to {path}, which does not exist; make that directory')
+        return path
     raise MountError(
         f'MountVolume.SetUp failed for volume "{name}" : nothing is mounted over NFS on one machine; '
         f"map it to a directory: onward up --nfs {asked}=DIR"

@@ -1,0 +1,180 @@
+"""Which pods of a job are lost, and whether that is forgiven: the meters `fault-retry-times` and `backoffLimit`.
+
+Pods that are lost together, or while others are still being replaced, are one *wave*. A pod carries the number of the
+wave that it was made in. So whether a loss has been counted can be read off the pods and the record, by anybody, at
+any time: what is lost with the newest number is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from onward.core.jobs import Insight, Place, PodSeen, Seen, Wanted
+
+RETRYABLE = range(128, 256)  # exit codes that restartPolicy ExitCode calls a passing trouble
+UNBUDGETED = 3  # waves of failed programs that somebody inside should have mended, where no limit was given
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A place whose pod is lost. `kind`: failed (its program), evicted, gone, node or unfit."""
+
+    place: Place
+    kind: str
+    text: str
+    pod: PodSeen | None = None
+
+    @property
+    def blames_node(self) -> bool:
+        return self.kind in ("node", "unfit")
+
+
+def find_losses(job: Wanted, seen: Seen) -> list[Loss]:
+    """Losses that have not been counted yet, in the order of places."""
+    found = []
+    here = {pod.place: pod for pod in seen.pods if pod.place is not None}
+    launched = seen.record.launched == seen.record.wave
+    for place in job.places():
+        pod = here.get(place)
+        if pod is None:
+            if launched and not seen.record.is_done(place):
+                found.append(Loss(place, "gone", "its pod was deleted"))
+        elif pod.wave >= seen.record.wave:
+            loss = _loss(job, place, pod, seen)
+            if loss is not None:
+                found.append(loss)
+    return found
+
+
+def why_lost(job: Wanted, pod: PodSeen, seen: Seen) -> str:
+    """Why this pod cannot stay; empty when it can. Whether it has been counted is another question."""
+    loss = _loss(job, pod.place, pod, seen) if pod.place is not None else None
+    return loss.text if loss is not None else ""
+
+
+def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
+    unfit = seen.insight.unfit.get(pod.uid, "") if seen.insight is not None else ""
+    if pod.phase == "Succeeded":
+        return None
+    if pod.phase == "Failed":
+        code = f"exit code {pod.exit_code}" if pod.exit_code is not None else ""
+        text = ", ".join(t for t in (code, pod.text) if t) or "it has failed"
+        return Loss(place, "evicted" if pod.evicted else "failed", text, pod)
+    if pod.deleting is not None:
+        return Loss(place, "gone", "its pod was deleted", pod)
+    if unfit:
+        return Loss(place, "unfit", unfit, pod)
+    why = _why_leave_node(job, pod, seen)
+    return Loss(place, "node", why, pod) if why else None
+
+
+def _why_leave_node(job: Wanted, pod: PodSeen, seen: Seen) -> str:
+    """Where nobody asked for rescheduling, Kubernetes itself takes pods away from lost nodes, in its own time."""
+    if not pod.node or not (job.fault_scheduling in ("grace", "force") or job.recovers):
+        return ""
+    node = seen.nodes.get(pod.node)
+    if node is None:
+        return f"node {pod.node} exists no more"
+    if node.fenced:
+        return f"node {pod.node} is out of service"
+    if not node.ready:
+        return f"node {pod.node} is not ready"
+    if node.trouble:
+        return f"node {pod.node}: {node.trouble}"
+    if node.sub_health and job.leaves_sub_health:
+        return f"node {pod.node} is worse than it should be: {node.sub_health}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`fatal`: the job has failed, and why. `hold_until`: it cannot be told yet. Else a new wave begins."""
+
+    fatal: str = ""
+    hold_until: float | None = None
+    everybody: bool = False  # all pods start again
+    charged: bool = False  # it counts against the limit
+    failure: bool = False  # and against the forgiven failures
+    message: str = ""  # for the condition
+    why: str = ""
+
+
+def judge(job: Wanted, losses: list[Loss], seen: Seen, now: float) -> Verdict:
+    """What the loss of these pods means."""
+    told = _in_words(losses)
+    if job.fault_scheduling == "off":
+        return Verdict(fatal=_has_failed(job), why=f"{told}; fault-scheduling is off")
+    failed = [loss for loss in losses if loss.kind == "failed"]
+    insight = seen.insight
+    if failed and insight is None and now < seen.insight_until and (job.recovers or _was_inside(seen)):
+        return Verdict(hold_until=seen.insight_until, why=f"{told}; waiting for what the job's manager says")
+    goes_on = insight is not None and insight.recovers and not insight.over
+    if failed and not goes_on:
+        return _judge_failed(job, losses, failed, seen, told)
+    limit = job.backoff_limit or job.retry_times
+    if not goes_on and limit and seen.record.charged >= limit:
+        return _past_limit(job, told)
+    message = f"Job {job.key} is restarting because {told}."
+    everybody = not goes_on and _everybody(job, insight)
+    return Verdict(everybody=everybody, charged=not goes_on, message=message, why=told)
+
+
+def _judge_failed(job: Wanted, losses: list[Loss], failed: list[Loss], seen: Seen, told: str) -> Verdict:
+    """Programs have failed, and nobody inside goes on without them."""
+    record = seen.record
+    by_code = all(_retryable(job, loss) for loss in failed)
+    unlimited = not (job.retry_times or job.backoff_limit)
+    mended_inside = job.keeps_others and (not unlimited or record.failures < UNBUDGETED)
+    forgiven = by_code or job.retry_times > 0 or mended_inside
+    if not forgiven:
+        return Verdict(fatal=_has_failed(job), why=f"{told}; no retry is allowed")
+    limit = job.backoff_limit or job.retry_times
+    if job.retry_times and not by_code and record.failures >= job.retry_times:
+        text = f"Job {job.key} has failed because pod failed and remain retry times is 0."
+        return Verdict(fatal=text, why=f"{told}; fault-retry-times {job.retry_times} is used up")
+    if limit and record.charged >= limit:
+        return _past_limit(job, told)
+    if by_code:
+        names = ", ".join(dict.fromkeys(loss.place[0] for loss in failed))
+        message = f"Job {job.name} is restarting because {names} replica(s) failed."
+    elif job.retry_times:
+        left = job.retry_times - record.failures
+        message = f"Job {job.key} is unconditional retry job and remain retry times is <{left}>."
+    else:
+        message = f"Job {job.key} is restarting because {told}."
+    everybody = not by_code and _everybody(job, seen.insight)
+    return Verdict(everybody=everybody, charged=True, failure=not by_code, message=message, why=told)
+
+
+def _has_failed(job: Wanted) -> str:
+    return f"Job {job.key} has failed because has pod failed."
+
+
+def _past_limit(job: Wanted, told: str) -> Verdict:
+    text = f"Job {job.name} has failed because it has reached the specified backoff limit"
+    return Verdict(fatal=text, why=f"{told}; {job.backoff_limit or job.retry_times} waves of lost pods were allowed")
+
+
+def _everybody(job: Wanted, insight: Insight | None) -> bool:
+    """When it is over inside, nobody is left who could go on."""
+    return not job.keeps_others or (insight is not None and insight.over)
+
+
+def _was_inside(seen: Seen) -> bool:
+    return seen.insight_until > 0.0
+
+
+def _retryable(job: Wanted, loss: Loss) -> bool:
+    code = loss.pod.exit_code if loss.pod is not None else None
+    return job.role(loss.place[0]).restart == "ExitCode" and code is not None and code in RETRYABLE
+
+
+def _in_words(losses: Iterable[Loss]) -> str:
+    """`Worker 1 failed (exit code 137)`, and how many more."""
+    every = list(losses)
+    first = every[0]
+    verb = {"failed": "failed", "evicted": "was evicted", "gone": "is gone", "node": "has lost its node"}
+    words = verb.get(first.kind, "has to be replaced")
+    more = f", and {len(every) - 1} more" if len(every) > 1 else ""
+    return f"{first.place[0]} {first.place[1]} {words} ({first.text}){more}"

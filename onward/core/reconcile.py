@@ -1,0 +1,408 @@
+"""What follows for a job in a cluster, from what is wanted and what is seen. Pure, and the same when asked again.
+
+`decide` is level-triggered: it does not know what has happened, only what is. What it must remember is in the `Record`,
+which is written before anything that follows from it; so whoever is killed between any two writes, or reads something
+that is no longer true, is corrected by the next pass, and counts nothing twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from onward.core.jobs import (
+    CREATED,
+    FAILED,
+    OVER,
+    RESTARTING,
+    RUNNING,
+    SUCCEEDED,
+    DropGang,
+    DropJob,
+    DropPod,
+    Extra,
+    Insight,
+    MakeGang,
+    MakePod,
+    MakeSecret,
+    MakeService,
+    Place,
+    Plan,
+    PodSeen,
+    Record,
+    Said,
+    Seen,
+    Wanted,
+    Word,
+    Write,
+)
+from onward.core.losses import Loss, find_losses, judge, why_lost
+
+FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
+SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
+AVOID_S = 24 * 3600.0
+AVOID_MOST = 32
+SUSPENDED = "JobSuspended"
+AS_IT_SHOULD_BE = ("JobCreated", "JobRunning", "JobSucceeded", SUSPENDED)
+WAITING_GANG = ("", "Pending")
+FAILURES = (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed"))
+
+
+def decide(job: Wanted, seen: Seen, now: float) -> Plan:
+    """All that is to be done now. See the module's docstring."""
+    if seen.ends:
+        return Plan(seen.record, seen.word, why=(seen.ends,), hands_off=True)
+    draft = _Draft(job, seen, now)
+    if seen.word is not None and seen.word.type in OVER:
+        draft.after_end()
+    elif job.problems:
+        draft.refuse()
+    elif job.suspend:
+        draft.suspend()
+    else:
+        draft.go_on()
+    return draft.plan()
+
+
+@dataclass
+class _Draft:
+    """One plan while it is being made."""
+
+    job: Wanted
+    seen: Seen
+    now: float
+    writes: list[Write] = field(default_factory=list)
+    events: list[Said] = field(default_factory=list)
+    why: list[str] = field(default_factory=list)
+    extras: list[Extra] = field(default_factory=list)
+    again_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.record: Record = self.seen.record
+        self.word: Word | None = self.seen.word
+        self.here: dict[Place, PodSeen] = {p.place: p for p in self.seen.pods if p.place is not None}
+
+    def plan(self) -> Plan:
+        if self.word is not None and self.word != self.seen.word:
+            quiet = self.word.type == CREATED and self.seen.word is not None and self.word.reason == "JobCreated"
+            if not quiet:
+                self.events.append(Said(self.word.reason, self.word.message, self.word.reason not in AS_IT_SHOULD_BE))
+        return Plan(
+            record=self.record,
+            word=self.word,
+            extras=tuple(self.extras),
+            writes=tuple(self.writes),
+            events=tuple(self.events),
+            why=tuple(self.why),
+            again_s=self.again_s,
+        )
+
+    # ------------------------------------------------------------------------------------------ ways to go
+
+    def refuse(self) -> None:
+        """It cannot be run as it is written. All problems are told."""
+        for reason, message in self.job.problems:
+            self.events.append(Said(reason, message, warning=True))
+        text = "; ".join(f"{reason}: {message}" for reason, message in self.job.problems)
+        self.record = replace(self.record, told=self.seen.generation)
+        self._fail("JobValidFailed", text)
+
+    def suspend(self) -> None:
+        self._begin()
+        if self.word is None or self.word.reason != SUSPENDED:  # the pods that go now are not lost
+            wave = self.record.wave + 1
+            self.record = replace(self.record, wave=wave, floor=wave, launched=-1, done=(), shape=self.job.shape)
+        self.record = replace(self.record, started_at=None)
+        self.word = Word(CREATED, SUSPENDED, f"Job {self.job.key} is suspended.")
+        self.extras.append(Extra("Suspended", True, SUSPENDED, "spec.runPolicy.suspend is true: no pods for now"))
+        for pod in self.seen.pods:
+            self._drop(pod, "the job is suspended")
+        if self.seen.gang is not None:
+            self.writes.append(DropGang())
+
+    def go_on(self) -> None:
+        self._begin()
+        if self._past_deadline():
+            return
+        self._mind_shape()
+        if self._mind_losses() or self._mind_success():
+            return
+        self._mind_survivors()
+        self._remove_pods()
+        ready = self._make_surroundings()
+        if ready:
+            self._make_pods()
+        self._mind_launch()
+        self._say_state(ready)
+
+    def after_end(self) -> None:
+        """A job that has failed holds nothing. What its pods have written stays, unless it is not wanted."""
+        assert self.word is not None
+        if self.record.ended_at is None:
+            self.record = replace(self.record, ended_at=self.now)
+        for pod in self.seen.pods:
+            unwanted = self.job.clean_pods == "All"
+            if not pod.over:
+                running = pod.phase == "Running" and self.job.clean_pods == "None" and self.word.type == SUCCEEDED
+                unwanted = unwanted or not running
+            if unwanted or pod.deleting is not None:
+                self._drop(pod, "the job has ended")
+        if self.seen.gang is not None:
+            self.writes.append(DropGang())
+        if self.job.ttl_s is not None:
+            assert self.record.ended_at is not None
+            left_s = self.record.ended_at + self.job.ttl_s - self.now
+            if left_s <= 0:
+                self.writes.append(DropJob())
+                self.why.append(f"it ended more than ttlSecondsAfterFinished, {self.job.ttl_s} s, ago")
+            else:
+                self._again(left_s)
+
+    # ------------------------------------------------------------------------------------------ its steps
+
+    def _begin(self) -> None:
+        if self.record.started_at is None and not self.job.suspend:
+            self.record = replace(self.record, started_at=self.now)
+        if self.word is None:
+            self.word = self._just_created()
+        elif self.word.reason == SUSPENDED and not self.job.suspend:
+            self.word = self._just_created()
+            self.extras.append(Extra("Suspended", False, "JobResumed", "spec.runPolicy.suspend is no longer true"))
+            self.events.append(Said("JobResumed", f"Job {self.job.key} is resumed."))
+        if self.record.told != self.seen.generation:
+            self.events += [Said(reason, message) for reason, message in self.job.notes]
+            self.record = replace(self.record, told=self.seen.generation)
+
+    def _fail(self, reason: str, message: str) -> None:
+        self.word = Word(FAILED, reason, message)
+        self._end()
+
+    def _end(self) -> None:
+        """The state is written first; what follows from it in the next pass, which comes at once."""
+        self.record = replace(self.record, ended_at=self.now)
+        self._again(0.0)
+
+    def _past_deadline(self) -> bool:
+        if self.job.deadline_s is None or self.record.started_at is None:
+            return False
+        left_s = self.record.started_at + self.job.deadline_s - self.now
+        if left_s > 0:
+            self._again(left_s)
+            return False
+        limit = f"activeDeadlineSeconds, {self.job.deadline_s} s"
+        self._fail("JobFailed", f"Job {self.job.key} has failed because it was active longer than {limit}")
+        return True
+
+    def _mind_shape(self) -> None:
+        """Another number of pods: each of them has been told how many there are, so all are made anew."""
+        job, record = self.job, self.record
+        if record.shape == job.shape:
+            return
+        self.record = replace(record, shape=job.shape)
+        if record.shape and (self.seen.pods or record.launched >= 0):
+            text = f"the replicas were changed from {record.shape} to {job.shape}: all pods start again"
+            self.record = replace(self.record, wave=record.wave + 1, floor=record.wave + 1, done=())
+            self.word = Word(RESTARTING, "jobRestarting", f"Job {job.key} is restarting because {text}.")
+            self.why.append(text)
+
+    def _mind_losses(self) -> bool:
+        """Count what was lost. True: the job has failed with it."""
+        losses = find_losses(self.job, replace(self.seen, record=self.record))
+        if not losses:
+            return False
+        verdict = judge(self.job, losses, self.seen, self.now)
+        self.why.append(verdict.why)
+        if verdict.fatal:
+            self._fail("JobFailed", verdict.fatal)
+            return True
+        if verdict.hold_until is not None:
+            self._again(verdict.hold_until - self.now)
+            return False
+        r = self.record
+        self.record = replace(
+            r,
+            wave=r.wave + 1,
+            floor=r.wave + 1 if verdict.everybody else r.floor,
+            charged=r.charged + verdict.charged,
+            failures=r.failures + verdict.failure,
+            done=() if verdict.everybody else r.done,
+            avoid=self._avoid(losses),
+        )
+        self.word = Word(RESTARTING, "jobRestarting", verdict.message)
+        return False
+
+    def _mind_survivors(self) -> None:
+        """Pods that replace others are told where those are who go on. When none of these is left, all begin anew."""
+        r = self.record
+        if r.floor == r.wave or r.launched == r.wave or r.launched < 0:
+            return
+        staying = [p for p in self.here.values() if p.deleting is None and not self._why_remove(p)]
+        if all(p.wave >= r.wave for p in staying) and staying:
+            self.why.append("nobody is left who could go on: all pods start again")
+            self.record = replace(r, wave=r.wave + 1, floor=r.wave + 1, done=())
+        elif not staying:
+            self.record = replace(r, floor=r.wave, done=())
+
+    def _avoid(self, losses: list[Loss]) -> tuple[tuple[str, float], ...]:
+        bad = {loss.pod.node: self.now for loss in losses if loss.blames_node and loss.pod is not None}
+        kept = {node: at for node, at in self.record.avoid if self.now - at < AVOID_S}
+        newest = sorted((kept | bad).items(), key=lambda item: (item[1], item[0]))
+        return tuple(newest[-AVOID_MOST:])
+
+    def _mind_success(self) -> bool:
+        """All pods have ended well. Where fewer than all may go on, those that never found a place do not count."""
+        done: dict[str, set[int]] = {}
+        rest: list[PodSeen | None] = []
+        for role, index in self.job.places():
+            pod = self.here.get((role, index))
+            current = pod is not None and pod.wave >= self.record.floor
+            if (pod is not None and current and pod.phase == "Succeeded") or (
+                pod is None and self.record.is_done((role, index))
+            ):
+                done.setdefault(role, set()).add(index)
+            else:
+                rest.append(pod)
+        self.record = replace(self.record, done=tuple((role, tuple(sorted(done[role]))) for role in sorted(done)))
+        without = self.job.elastic and done and all(p is None or (p.phase == "Pending" and not p.node) for p in rest)
+        if rest and not without:
+            return False
+        self.word = Word(SUCCEEDED, "JobSucceeded", f"Job {self.job.key} successfully completed.")
+        self._end()
+        return True
+
+    def _remove_pods(self) -> None:
+        for pod in self.seen.pods:
+            why = self._why_remove(pod)
+            if why or pod.deleting is not None:
+                self._drop(pod, why or "it was deleted")
+
+    def _why_remove(self, pod: PodSeen) -> str:
+        if pod.place is None:
+            return "the job has no place for it"
+        if pod.wave < self.record.floor:
+            return "all pods start again"
+        if pod.wave < self.record.wave:
+            return why_lost(self.job, pod, self.seen)
+        return ""
+
+    def _make_surroundings(self) -> bool:
+        """What pods need before they can be made. True when it is there."""
+        seen, ready = self.seen, True
+        if not seen.secret:
+            self.writes.append(MakeSecret())
+        if self.job.service and not seen.service:
+            self.writes.append(MakeService())
+            ready = False
+        if self.job.gang:
+            if seen.gang is None or not seen.gang.current:
+                self.writes.append(MakeGang(change=seen.gang is not None))
+            waits = seen.gang is None or seen.gang.phase in WAITING_GANG
+            ready = ready and not (waits and self.record.launched < 0)
+        return ready
+
+    def _make_pods(self) -> None:
+        avoid = tuple(node for node, at in self.record.avoid if self.now - at < AVOID_S)
+        for place in self.job.places():
+            if place not in self.here and not self.record.is_done(place):
+                prefer = self.seen.previous.get(place, "")
+                self.writes.append(MakePod(place, self.record.wave, "" if prefer in avoid else prefer, avoid))
+
+    def _mind_launch(self) -> None:
+        """From now on a pod that is missing is one that was lost."""
+        if self.record.launched == self.record.wave:
+            return
+        for place in self.job.places():
+            pod = self.here.get(place)
+            stays = pod is not None and pod.deleting is None and not self._why_remove(pod)
+            if not stays and not self.record.is_done(place):
+                return
+        self.record = replace(self.record, launched=self.record.wave)
+
+    # ------------------------------------------------------------------------------------------ words
+
+    def _say_state(self, ready: bool) -> None:
+        insight = self.seen.insight
+        if insight is not None:
+            self._say_incidents(insight)
+            mended, all_here = "nothing is being mended", "all ranks take part"
+            self.extras += [
+                Extra("Recovering", bool(insight.recovering), "Recovery", insight.recovering or mended),
+                Extra("Degraded", bool(insight.degraded), "Elastic", insight.degraded or all_here),
+            ]
+        self._say_gang()
+        assert self.word is not None
+        if self._all_run():
+            if self.word.type != RUNNING:
+                self.word = Word(RUNNING, "JobRunning", f"Job {self.job.key} is running.")
+        elif self.word.type not in (RUNNING, RESTARTING):
+            self.word = self._created(ready)
+
+    def _say_incidents(self, insight: Insight) -> None:
+        if insight.incident and insight.incident != self.record.opened:
+            self.events.append(Said("Recovering", insight.recovering, warning=True))
+            self.record = replace(self.record, opened=insight.incident)
+        if insight.last and insight.last != self.record.closed and insight.last != insight.incident:
+            self.events.append(Said("Recovered", insight.story))
+            self.record = replace(self.record, closed=insight.last)
+
+    def _say_gang(self) -> None:
+        if not self.job.gang:
+            return
+        bound = sum(1 for p in self.here.values() if p.node or p.over)
+        text = f"{bound} of {self.job.total} pods have a node"
+        self.extras.append(Extra("GangScheduled", bound == self.job.total, "Scheduled" if bound else "Waiting", text))
+
+    def _all_run(self) -> bool:
+        def runs(place: Place) -> bool:
+            pod = self.here.get(place)
+            if pod is None:
+                return self.record.is_done(place)
+            return pod.phase in ("Running", "Succeeded") and pod.deleting is None and not self._why_remove(pod)
+
+        return all(runs(place) for place in self.job.places()) and not self._uncounted()
+
+    def _uncounted(self) -> bool:
+        return any(p.phase == "Failed" for p in self.here.values())
+
+    def _created(self, ready: bool) -> Word:
+        errors, gang = self.seen.errors, self.seen.gang
+        for what, reason in FAILURES:
+            if errors.get(what):
+                return Word(CREATED, reason, errors[what])
+        if self.job.gang and gang is not None and not ready and gang.phase == "":
+            settled_s = self.now - (self.record.started_at or self.now)
+            if settled_s < SETTLE_S:
+                self._again(SETTLE_S - settled_s)
+            else:
+                text = f"PodGroup of {self.job.key} is not initialized; is the scheduler running?"
+                hint = f"kubectl get podgroup -n {self.job.namespace} shows what it says"
+                return Word(CREATED, "PodGroupNotInitialized", f"{text} {hint}")
+        if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
+            why = gang.text or "cluster resource is not enough"
+            return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")
+        return self._just_created()
+
+    def _just_created(self) -> Word:
+        return Word(CREATED, "JobCreated", f"Job {self.job.key} is created.")
+
+    # ------------------------------------------------------------------------------------------ small parts
+
+    def _drop(self, pod: PodSeen, why: str) -> None:
+        """Ask it to end; what does not answer because its node does not is taken away after a while."""
+        node = self.seen.nodes.get(pod.node)
+        lost = bool(pod.node) and (node is None or node.fenced or not node.ready)
+        at_once = lost and (node is None or node.fenced or self.job.fault_scheduling == "force")
+        if pod.deleting is None:
+            self.writes.append(DropPod(pod.name, pod.uid, why, 0 if at_once else None))
+            return
+        patience_s = FENCE_S if lost else self.job.grace_s
+        left_s = 0.0 if at_once else pod.deleting + patience_s - self.now
+        if left_s > 0:
+            self._again(left_s)
+            return
+        silent = f"node {pod.node} does not answer" if lost else f"it did not end within {self.job.grace_s:g} s"
+        self.writes.append(DropPod(pod.name, pod.uid, f"{why}; {silent}", 0))
+        self.why.append(f"pod {pod.name} is taken away without its node's word: {silent}")
+
+    def _again(self, after_s: float) -> None:
+        after_s = max(0.0, after_s)
+        self.again_s = after_s if self.again_s is None else min(self.again_s, after_s)

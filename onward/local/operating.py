@@ -1,0 +1,32 @@
+"""`python -m onward.local.operating --state DIR`: the operator of a cluster on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from onward.errors import OnwardError
+from onward.kube.access import load_access
+from onward.operator.process import OperatorSettings, serve
+
+LEASE_S = 3.0  # there is one copy; when it is killed the next need not wait long
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m onward.local.operating", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="the directory of the cluster")
+    asked = parser.parse_args()
+    try:
+        access = load_access(asked.state.resolve() / "kubeconfig")
+        asyncio.run(serve(access, OperatorSettings(lease_s=LEASE_S, define=True)))
+    except OnwardError as e:
+        print(f"onward operator[{os.getpid()}]: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""What the operator sees: caches of all objects that matter, and everything about one job out of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from onward.api import ascendjob, pods
+from onward.api.job import Job, Problem
+from onward.core.jobs import Gang, Insight, NodeSeen, Place, PodSeen, Seen, Wanted, Word
+from onward.kube.client import ApiError, Client
+from onward.kube.index import Index, by_controller
+from onward.kube.informer import Informer
+from onward.kube.objects import (
+    NAMESPACES,
+    NODES,
+    PODGROUPS,
+    PODS,
+    QUEUES,
+    SERVICES,
+    Obj,
+    Resource,
+    controller_of,
+    key_of,
+    name_of,
+    namespace_of,
+    uid_of,
+    version_of,
+)
+from onward.log import get_logger
+from onward.operator import views
+
+log = get_logger("operator.eyes")
+
+JOBS = Resource(ascendjob.GROUP, ascendjob.VERSION, ascendjob.PLURAL, ascendjob.KIND)
+OURS = f"{pods.KUBEFLOW}/operator-name={pods.CONTROLLER}"
+SYNC_S = 120.0
+PROBE_S = 15.0  # between two questions whether a kind is served by now
+
+
+@dataclass
+class Memory:
+    """What is known of one job and need not outlive the operator."""
+
+    uid: str
+    token: str = ""
+    secret_at: float = 0.0  # when the Secret was last known to be there
+    errors: dict[str, str] = field(default_factory=dict)  # what could not be written, twice in a row
+    slips: dict[str, str] = field(default_factory=dict)  # what could not be written the last time
+    previous: dict[Place, str] = field(default_factory=dict)
+    insight: Insight | None = None
+    insight_until: float = 0.0
+    managers: tuple[str, ...] = ()
+    table: str = ""  # the rank table that was written last
+
+    def failed(self, problems: dict[str, str]) -> bool:
+        """What went wrong in a pass. A single slip is not worth a word; True when there is something else to say."""
+        before = self.errors
+        self.errors = {what: text for what, text in problems.items() if what in self.slips}
+        self.slips = problems
+        return self.errors != before
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A job and all that belongs to it, at one moment."""
+
+    obj: Obj
+    read: Job | list[Problem]
+    wanted: Wanted
+    seen: Seen
+    pods: dict[str, Obj]  # by name
+    service: Obj | None
+
+
+class Eyes:
+    """`changed` hears the key of each job about which something may have changed."""
+
+    def __init__(
+        self, client: Client, changed: Callable[[str], None], *, gang: bool = True, namespace: str | None = None
+    ) -> None:
+        self._client, self._changed, self._gang = client, changed, gang
+        self.jobs = Informer(client, JOBS, namespace, on_change=self._on_job)
+        self.pods = Informer(client, PODS, namespace, on_change=self._on_owned, labelSelector=OURS)
+        self.services = Informer(client, SERVICES, namespace, on_change=self._on_owned, labelSelector=OURS)
+        self.nodes = Informer(client, NODES, on_change=self._on_node)
+        self.namespaces = Informer(client, NAMESPACES)
+        self.groups = Informer(client, PODGROUPS, namespace, on_change=self._on_owned)
+        self.queues = Informer(client, QUEUES)
+        self._pods_of = Index(self.pods, by_controller)
+        self._services_of = Index(self.services, by_controller)
+        self._groups_of = Index(self.groups, by_controller)
+        self._pods_on = Index(self.pods, lambda pod: str(pod["spec"].get("nodeName") or ""))
+        self._seen: dict[str, tuple[str, PodSeen]] = {}  # uid of a pod -> its version, as it was read
+        self._read: dict[str, tuple[str, Job | list[Problem]]] = {}
+        self.memories: dict[str, Memory] = {}
+
+    # ------------------------------------------------------------------------------------------ watching
+
+    async def run(self) -> None:
+        """For ever."""
+        always = [self.jobs, self.pods, self.services, self.nodes, self.namespaces]
+        tasks = [asyncio.ensure_future(informer.run()) for informer in always]
+        if self._gang:
+            tasks += [asyncio.ensure_future(self._when_served(i)) for i in (self.groups, self.queues)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def synced(self) -> None:
+        for informer in (self.nodes, self.namespaces, self.services, self.pods, self.jobs):
+            await informer.synced(SYNC_S)
+        for informer in (self.groups, self.queues) if self._gang else ():
+            if await self._served(informer):
+                await informer.synced(SYNC_S)
+
+    async def _served(self, informer: Informer) -> bool:
+        try:
+            await self._client.request("GET", informer.resource.path(), params={"limit": "1"})
+        except ApiError as e:
+            if e.code == 404:
+                return False
+            raise
+        return True
+
+    async def _when_served(self, informer: Informer) -> None:
+        """A kind that a cluster may not have: nothing is installed, it is only looked for."""
+        while not await self._served(informer):
+            log.info("%s are not served here; looking again in %g s", informer.resource.plural, PROBE_S)
+            await asyncio.sleep(PROBE_S)
+        await informer.run()
+
+    def _on_job(self, old: Obj | None, new: Obj | None) -> None:
+        for obj in (old, new):
+            if obj is not None:
+                self._changed(key_of(obj))
+
+    def _on_owned(self, old: Obj | None, new: Obj | None) -> None:
+        for obj in (old, new):
+            owner = controller_of(obj) if obj is not None else None
+            if obj is not None and owner is not None and owner.get("kind") == JOBS.kind:
+                self._changed(f"{namespace_of(obj)}/{owner.get('name')}")
+        if new is None and old is not None:
+            self._seen.pop(uid_of(old), None)
+
+    def _on_node(self, old: Obj | None, new: Obj | None) -> None:
+        before = views.node_seen(old) if old is not None else None
+        after = views.node_seen(new) if new is not None else None
+        if before == after:
+            return
+        for pod in self._pods_on[name_of(new or old or {})]:
+            self._on_owned(pod, pod)
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    def size(self, key: str) -> int:
+        obj = self.jobs.get(key)
+        return len(self._pods_of[uid_of(obj)]) if obj is not None else 0
+
+    def groups_of(self, obj: Obj) -> list[Obj]:
+        return self._groups_of[uid_of(obj)]
+
+    def memory(self, obj: Obj) -> Memory:
+        found = self.memories.get(key_of(obj))
+        if found is None or found.uid != uid_of(obj):
+            found = self.memories[key_of(obj)] = Memory(uid_of(obj))
+        return found
+
+    def forget(self, key: str) -> None:
+        memory = self.memories.pop(key, None)
+        if memory is not None:
+            self._read.pop(memory.uid, None)
+
+    def look(self, key: str) -> Sight | None:
+        """None: there is no such job (any more)."""
+        obj = self.jobs.get(key)
+        if obj is None:
+            return None
+        memory, read = self.memory(obj), self._job(obj)
+        wanted = views.wanted(obj, read)
+        own = self._pods_of[uid_of(obj)]
+        service = self._service(obj, read)
+        seen = Seen(
+            generation=int(obj["metadata"].get("generation") or 1),
+            pods=tuple(self._pod(pod, read) for pod in own),
+            nodes=self._nodes(own),
+            service=service is not None,
+            secret=bool(memory.token),
+            gang=self._gang_of(obj, read),
+            record=views.read_record(obj.get("status") or {}),
+            word=last_word(obj.get("status") or {}),
+            insight=memory.insight,
+            insight_until=memory.insight_until,
+            errors=memory.errors,
+            ends=self._ends(obj),
+            previous=memory.previous,
+        )
+        for pod in seen.pods:
+            if pod.place is not None and pod.node:
+                memory.previous[pod.place] = pod.node
+        return Sight(obj, read, wanted, seen, {name_of(p): p for p in own}, service)
+
+    def _job(self, obj: Obj) -> Job | list[Problem]:
+        """Read once for each version of what the user can write."""
+        metadata = obj["metadata"]
+        is_new = not (obj.get("status") or {}).get("conditions")
+        mark = f"{is_new}:{metadata.get('generation')}:{metadata.get('labels')}:{metadata.get('annotations')}"
+        known = self._read.get(uid_of(obj))
+        if known is None or known[0] != mark:
+            # Only a job that begins is asked about its queue: one that is deleted later does not end those in it.
+            queues = [name_of(q) for q in self.queues] if is_new and self.queues.healthy else None
+            known = self._read[uid_of(obj)] = (mark, ascendjob.read(obj, gang=self._gang, queues=queues))
+        return known[1]
+
+    def _pod(self, pod: Obj, read: Job | list[Problem]) -> PodSeen:
+        known = self._seen.get(uid_of(pod))
+        place = _place(pod, read)
+        if known is not None and known[0] == version_of(pod) and known[1].place == place:
+            return known[1]
+        places = {name_of(pod): place} if place is not None else {}
+        seen = views.pod_seen(pod, places, ascendjob.CONTAINER)
+        self._seen[uid_of(pod)] = (version_of(pod), seen)
+        return seen
+
+    def _nodes(self, own: list[Obj]) -> dict[str, NodeSeen]:
+        names = {str(pod["spec"].get("nodeName") or "") for pod in own}
+        return {name: views.node_seen(node) for name in names if (node := self.nodes.get(name)) is not None}
+
+    def _service(self, obj: Obj, read: Job | list[Problem]) -> Obj | None:
+        """Only with an address: pods are told it."""
+        if isinstance(read, list):
+            return None
+        for service in self._services_of[uid_of(obj)]:
+            if name_of(service) == pods.service_name(read) and (service.get("spec") or {}).get("clusterIP"):
+                return service
+        return None
+
+    def _gang_of(self, obj: Obj, read: Job | list[Problem]) -> Gang | None:
+        for group in self._groups_of[uid_of(obj)]:
+            if isinstance(read, list):
+                return Gang()
+            if name_of(group) == pods.pod_group_name(read) and not group["metadata"].get("deletionTimestamp"):
+                return views.gang_seen(group, pods.pod_group(read))
+        return None
+
+    def _ends(self, obj: Obj) -> str:
+        if obj["metadata"].get("deletionTimestamp"):
+            return "it is being deleted"
+        namespace = self.namespaces.get(namespace_of(obj))
+        if namespace is not None and namespace["metadata"].get("deletionTimestamp"):
+            return "its namespace is being deleted"
+        return ""
+
+
+def _place(pod: Obj, read: Job | list[Problem]) -> Place | None:
+    """By its name: labels can be changed by anybody."""
+    if isinstance(read, list):
+        return None
+    for replica in read.replicas:
+        head, _, number = name_of(pod).rpartition("-")
+        if head == f"{read.name}-{replica.lower}" and number.isdecimal() and int(number) < replica.count:
+            return (replica.name, int(number)) if number == str(int(number)) else None
+    return None
+
+
+def last_word(status: Obj) -> Word | None:
+    """The state that is written down: the last condition."""
+    conditions = status.get("conditions") or []
+    if not conditions:
+        return None
+    last = conditions[-1]
+    return Word(str(last.get("type")), str(last.get("reason") or ""), str(last.get("message") or ""))
+
+
+def now() -> float:
+    """The time of day, which is what objects carry."""
+    return time.time()

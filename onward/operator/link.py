@@ -1,0 +1,205 @@
+"""The way to the manager inside a job's pods: what it says is insight, what it is told are facts of the cluster.
+
+A job need not have a manager, and the way to it may be cut: then pods are all that is known, and that must do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from onward.api.ascendjob import MANAGER_PORT
+from onward.core.jobs import Insight
+from onward.core.policy import Policy
+from onward.errors import WireError
+from onward.kube.client import ApiError, Unreachable, backoff_s
+from onward.log import get_logger
+from onward.operator.eyes import Memory, now
+from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.messages import ClusterFacts, JobFacts, encoder, from_manager
+
+log = get_logger("operator.link")
+
+CONNECT_S = 2.0
+GREETING_S = 5.0
+SILENCE_S = 6.0  # a manager speaks every second
+MANNED_S = 3.0  # one that is not in office after so long is not the one
+RETURN_S = 20.0  # after the way was cut, so long it is worth waiting for what the manager says
+FAITHFUL = 3  # tries at one door before others are looked for: its host starts a manager again
+SLOWEST_S = 15.0  # between two tries where nobody answers
+OPERATOR = f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the cluster knows of a job's pods, as of the last look."""
+
+    leader: str = ""  # address of its pod
+    others: tuple[str, ...] = ()  # of the other pods that run
+    alive: frozenset[str] = frozenset()  # uids of pods that are there and have not ended
+    trouble: tuple[tuple[str, str], ...] = ()
+    coming: tuple[tuple[str, str], ...] = ()
+
+
+class Link:
+    """One job's. `changed` is called when there is something new; `really_gone` asks the server about pods."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        changed: Callable[[], None],
+        really_gone: Callable[[list[str]], Awaitable[list[str]]],
+    ) -> None:
+        self._memory, self._changed, self._really_gone = memory, changed, really_gone
+        self._situation = Situation()
+        self._moved = asyncio.Event()
+        self._gone: set[str] = set()
+        self._pods: list[str] = []  # that the manager has named
+        self._doors: list[str] = []
+        self._writer: asyncio.StreamWriter | None = None
+        self._said: ClusterFacts | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def update(self, situation: Situation) -> None:
+        """Called with each look at the job."""
+        if situation != self._situation:
+            self._situation = situation
+            self._moved.set()
+        if self._task is None and self._memory.token and (situation.leader or situation.others):
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            spoke = False
+            targets = self._targets()
+            for door in targets if failures >= FAITHFUL else targets[:1]:
+                spoke = await self._visit(door)
+                self._lost()
+                if spoke:
+                    break
+            failures = 0 if spoke else failures + 1
+            self._moved.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), backoff_s(failures, 0.2, SLOWEST_S))
+
+    def _targets(self) -> list[str]:
+        """Where it was last, then the leader. Others only when the leader is not there: who is asked starts one."""
+        s = self._situation
+        addresses = [s.leader] if s.leader else list(s.others)
+        found = [*self._doors[:1], *(f"{a}|{MANAGER_PORT}" for a in addresses), *self._doors[1:]]
+        alive = {s.leader, *s.others}
+        return [door for door in dict.fromkeys(found) if door.rpartition("|")[0] in alive]
+
+    async def _visit(self, door: str) -> bool:
+        """One connection from beginning to end. True: there was a manager in office."""
+        host, _, port = door.rpartition("|")
+        in_office, came = False, asyncio.get_running_loop().time()
+        speaking: asyncio.Task[None] | None = None
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader, opened = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT_S)
+            writer = opened
+            await greet_server(reader, opened, self._memory.token.encode(), GREETING_S)
+            self._writer, self._said = opened, None
+            speaking = asyncio.get_running_loop().create_task(self._speak())
+            while True:
+                message = decode(from_manager, await asyncio.wait_for(read_frame(reader), SILENCE_S))
+                if not isinstance(message, JobFacts):
+                    continue
+                in_office = in_office or message.term > 0
+                if message.pods != self._pods:
+                    self._pods = message.pods
+                    self._moved.set()
+                if in_office:
+                    self._hear(door, message)
+                elif asyncio.get_running_loop().time() - came > MANNED_S:
+                    return False
+        except (WireError, OSError, ValueError, asyncio.TimeoutError) as e:
+            log.debug("%s: %s", door, str(e) or type(e).__name__)
+        finally:
+            if speaking is not None:
+                speaking.cancel()
+            self._writer = None
+            if writer is not None:
+                writer.close()
+        return in_office
+
+    async def _speak(self) -> None:
+        """Say all there is to say, whenever it has changed."""
+        while self._writer is not None:
+            self._moved.clear()
+            try:
+                facts = await self._facts()
+            except (ApiError, Unreachable) as e:
+                log.info("%s", e)
+                await asyncio.sleep(1.0)
+                continue
+            if facts != self._said and self._writer is not None:
+                with contextlib.suppress(ConnectionError, RuntimeError):
+                    self._writer.write(pack(encoder, facts))
+                self._said = facts
+            await self._moved.wait()
+
+    async def _facts(self) -> ClusterFacts:
+        s = self._situation
+        missing = [uid for uid in self._pods if uid not in s.alive and uid not in self._gone]
+        if missing:
+            self._gone |= set(await self._really_gone(missing))
+        return ClusterFacts(
+            operator=OPERATOR,
+            gone=sorted(self._gone & set(self._pods)) or sorted(self._gone),
+            trouble=dict(s.trouble),
+            coming=dict(s.coming),
+        )
+
+    def _hear(self, door: str, facts: JobFacts) -> None:
+        self._doors = list(dict.fromkeys([door, *([facts.seat] if facts.seat else []), *facts.managers]))
+        memory = self._memory
+        memory.managers = tuple(d.replace("|", ":") for d in self._doors)
+        new = insight(facts)
+        old = memory.insight
+        memory.insight, memory.insight_until = new, now() + RETURN_S
+        if old is None or replace(old, report={}) != replace(new, report={}):
+            self._changed()
+
+    def _lost(self) -> None:
+        memory = self._memory
+        if memory.insight is not None:
+            memory.insight, memory.insight_until = None, now() + RETURN_S
+            self._changed()
+
+
+def insight(facts: JobFacts) -> Insight:
+    """What a manager says, as decisions need it."""
+    recovering = ""
+    if facts.incident:
+        recovering = "; ".join(t for t in (facts.fault, facts.why, facts.waiting) if t)
+    degraded = ""
+    if 0 < facts.ranks < facts.world_size:
+        degraded = f"{facts.ranks} of {facts.world_size} ranks take part, with the same global batch"
+    return Insight(
+        phase=facts.phase,
+        over=facts.over,
+        recovers=bool({Policy.RECOVER.value, Policy.ELASTIC.value} & set(facts.policies)),
+        unfit=facts.unfit,
+        incident=facts.incident,
+        recovering=recovering,
+        last=facts.last,
+        story=facts.story,
+        degraded=degraded,
+        report={
+            "policy": facts.policy if facts.incident else "",
+            "lastIncident": facts.story or None,
+            "goodput": f"{facts.goodput:.1%}",
+            "step": facts.step if facts.step >= 0 else None,
+        },
+    )

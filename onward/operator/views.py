@@ -1,0 +1,182 @@
+"""Kubernetes' objects as `core.reconcile` sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.api.job import Job, Problem
+from onward.core.jobs import Gang, NodeSeen, Place, PodSeen, Record, Role, Wanted
+from onward.core.policy import Policy
+from onward.kube.objects import Obj, name_of, namespace_of, read_stamp, uid_of
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+FAULT = "onward.dev/fault"  # an annotation of a node: what is wrong with it; with it and cordoned, no place for a job
+WAVE = "version"  # a label of pods
+EVICTED = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost", "NodeAffinity"})
+REFUSED = frozenset({"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeOutOfService"})
+
+
+def wanted(obj: Obj, read: Job | list[Problem]) -> Wanted:
+    """What a job asks for; of one with problems little more than its name is known."""
+    metadata = obj["metadata"]
+    if isinstance(read, list):
+        policy = (obj.get("spec") or {}).get("runPolicy") or {}
+        ttl = policy.get("ttlSecondsAfterFinished") if isinstance(policy, dict) else None
+        return Wanted(
+            namespace=namespace_of(obj),
+            name=name_of(obj),
+            uid=uid_of(obj),
+            problems=tuple((p.reason, p.message) for p in read),
+            ttl_s=ttl if isinstance(ttl, int) and ttl >= 0 else None,
+        )
+    recovery, run = read.recovery, read.run
+    recovers = Policy.RECOVER in recovery.strategies or Policy.ELASTIC in recovery.strategies
+    explicit = "fault-scheduling" in (metadata.get("labels") or {})
+    return Wanted(
+        namespace=read.namespace,
+        name=read.name,
+        uid=read.uid,
+        roles=tuple(Role(r.name, r.count, r.restart_policy) for r in read.replicas),
+        notes=tuple((n.reason, n.message) for n in read.notes),
+        service=read.leader is not None,
+        gang=read.scheduling.gang,
+        suspend=run.suspend,
+        backoff_limit=run.backoff_limit or 0,
+        retry_times=recovery.fault_retry_times,
+        deadline_s=run.deadline_s,
+        ttl_s=run.ttl_s,
+        clean_pods=run.clean_pods,
+        fault_scheduling=recovery.fault_scheduling if explicit else "",
+        grace_s=recovery.grace_s,
+        keeps_others=recovers or recovery.pod_rescheduling or recovery.pod_only or bool(read.app),
+        recovers=recovers,
+        elastic=Policy.ELASTIC in recovery.strategies,
+        leaves_sub_health=recovery.sub_healthy if recovery.sub_healthy in ("graceExit", "forceExit") else "",
+    )
+
+
+def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
+    """`places`: which place a pod of this name holds."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    wave = str((metadata.get("labels") or {}).get(WAVE, "0"))
+    reason = str(status.get("reason") or "")
+    ended = _ended(status, container)
+    text = [str(t) for t in (ended.get("reason"), reason, status.get("message"), ended.get("message")) if t]
+    phase = str(status.get("phase") or "Pending")
+    unplaced: Obj = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
+    if phase == "Pending" and unplaced.get("status") == "False":
+        text = [str(unplaced.get("message") or "")]
+    return PodSeen(
+        place=places.get(name_of(pod)),
+        name=name_of(pod),
+        uid=uid_of(pod),
+        wave=int(wave) if wave.isdecimal() else 0,
+        phase=phase,
+        node=str(pod["spec"].get("nodeName") or ""),
+        deleting=read_stamp(metadata.get("deletionTimestamp")),
+        exit_code=ended.get("exitCode"),
+        text=": ".join(dict.fromkeys(text))[:300],
+        evicted=_evicted(status, reason),
+    )
+
+
+def over(pod: Obj) -> bool:
+    """All its containers have ended, by its node's word."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _ended(status: Obj, container: str) -> Obj:
+    """How the training container ended; another one's end where it did not."""
+    states = status.get("containerStatuses") or []
+    states = sorted(states, key=lambda c: c.get("name") != container)
+    found = [(c.get("state") or {}).get("terminated") or {} for c in states]
+    bad = [t for t in found if t.get("exitCode")]
+    return next(iter(bad or [t for t in found if t]), {})
+
+
+def _evicted(status: Obj, reason: str) -> bool:
+    conditions = status.get("conditions") or []
+    disrupted = any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in conditions)
+    return disrupted or reason in EVICTED or reason in REFUSED
+
+
+def node_seen(node: Obj) -> NodeSeen:
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or []}
+    ready = conditions.get("Ready") or {}
+    sub_health = conditions.get("SubHealthy") or {}
+    fault = str((node["metadata"].get("annotations") or {}).get(FAULT) or "")
+    return NodeSeen(
+        ready=ready.get("status") == "True",
+        since=read_stamp(ready.get("lastTransitionTime")) or 0.0,
+        fenced=any(t.get("key") == OUT_OF_SERVICE for t in spec.get("taints") or []),
+        trouble=fault if fault and spec.get("unschedulable") else "",
+        sub_health=str(sub_health.get("message") or "reported") if sub_health.get("status") == "True" else "",
+    )
+
+
+def gang_seen(group: Obj, asked: Obj) -> Gang:
+    """`asked`: as the job would have it now."""
+    status, spec = group.get("status") or {}, group.get("spec") or {}
+    telling = [c for c in status.get("conditions") or [] if c.get("message") and c.get("status") == "True"]
+    return Gang(
+        phase=str(status.get("phase") or ""),
+        text=str(telling[-1]["message"]) if telling else "",
+        current=all(spec.get(key) == value for key, value in asked["spec"].items()),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- the record
+
+
+def read_record(status: Obj) -> Record:
+    """What the operator wrote down. What cannot be read counts as not written: nothing breaks, little is forgotten."""
+    kept = status.get("record")
+    kept = kept if isinstance(kept, dict) else {}
+    return Record(
+        wave=_number(kept, "wave", 0),
+        floor=_number(kept, "floor", 0),
+        launched=_number(kept, "launched", -1),
+        shape=str(kept.get("shape") or ""),
+        charged=_number(kept, "charged", 0),
+        failures=_number(kept, "failures", 0),
+        done=tuple(
+            (str(role), _indices(str(text))) for role, text in sorted(_mapping(kept.get("done")).items()) if text
+        ),
+        avoid=tuple((str(n), at) for n, t in _mapping(kept.get("avoid")).items() if (at := read_stamp(t)) is not None),
+        told=_number(kept, "told", 0),
+        opened=_number(kept, "opened", 0),
+        closed=_number(kept, "closed", 0),
+        started_at=read_stamp(status.get("startTime")),
+        ended_at=read_stamp(status.get("completionTime")),
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(kept: Obj, name: str, default: int) -> int:
+    value = kept.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    """`0-3,7`: how indexed Jobs write it."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()):
+            found += range(int(first), int(last or first) + 1)
+    return tuple(found)
+
+
+def spans(indices: tuple[int, ...]) -> str:
+    """The other way round."""
+    out: list[tuple[int, int]] = []
+    for i in sorted(indices):
+        if out and i == out[-1][1] + 1:
+            out[-1] = (out[-1][0], i)
+        else:
+            out.append((i, i))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out)

@@ -1,0 +1,264 @@
+"""Decisions about a job in a cluster, by situation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from test_losses import ALL, CRASHED, GRACE, JOB, LOST, NODES, PODS, SEEN
+
+from onward.core.jobs import (
+    DropGang,
+    DropJob,
+    DropPod,
+    Gang,
+    Insight,
+    MakeGang,
+    MakePod,
+    MakeSecret,
+    MakeService,
+    NodeSeen,
+    Plan,
+    PodSeen,
+    Record,
+    Seen,
+    Word,
+)
+from onward.core.reconcile import FENCE_S, decide
+
+NOW = 1000.0
+GANG = Gang("Running")
+RUNNING = Word("Running", "JobRunning", "Job ns/job is running.")
+CREATED = Word("Created", "JobCreated", "Job ns/job is created.")
+GOING = replace(SEEN, gang=GANG, word=RUNNING, record=replace(SEEN.record, started_at=900.0, told=1))
+NEW = Seen(nodes=NODES)
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [type(w).__name__ for w in plan.writes]
+
+
+def made(plan: Plan) -> list[tuple[str, int]]:
+    return [w.place for w in plan.writes if isinstance(w, MakePod)]
+
+
+def dropped(plan: Plan) -> list[str]:
+    return [w.name for w in plan.writes if isinstance(w, DropPod)]
+
+
+def state(plan: Plan) -> tuple[str, str]:
+    assert plan.word is not None
+    return plan.word.type, plan.word.reason
+
+
+def test_a_new_job_is_first_given_its_surroundings() -> None:
+    plan = decide(JOB, NEW, NOW)
+    assert plan.writes == (MakeSecret(), MakeService(), MakeGang())
+    assert state(plan) == ("Created", "JobCreated")
+    assert plan.record.started_at == NOW
+
+
+def test_pods_wait_for_the_gang() -> None:
+    there = replace(NEW, secret=True, service=True, record=Record(started_at=NOW), word=CREATED)
+    young = decide(JOB, replace(there, gang=Gang("")), NOW + 1)
+    assert state(young) == ("Created", "JobCreated")
+    assert young.again_s is not None
+    silent = decide(JOB, replace(there, gang=Gang("")), NOW + 60)
+    assert state(silent) == ("Created", "PodGroupNotInitialized")
+    pending = decide(JOB, replace(there, gang=Gang("Pending", "3 cpu missing")), NOW)
+    assert state(pending) == ("Created", "PodGroupPending")
+    assert pending.word is not None
+    assert "3 cpu missing" in pending.word.message
+    assert not made(young) + made(silent) + made(pending)
+    assert len(made(decide(JOB, replace(there, gang=Gang("Inqueue")), NOW))) == 3
+    assert len(made(decide(replace(JOB, gang=False), there, NOW))) == 3
+
+
+def test_what_could_not_be_written_is_said() -> None:
+    there = replace(NEW, secret=True, record=Record(started_at=NOW), word=CREATED)
+    for what, reason in (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed")):
+        plan = decide(JOB, replace(there, errors={what: "no"}), NOW)
+        assert state(plan) == ("Created", reason)
+
+
+def test_running_means_that_all_run() -> None:
+    some = replace(GOING, word=CREATED, pods=(*PODS[:2], replace(PODS[2], phase="Pending")))
+    assert state(decide(JOB, some, NOW))[0] == "Created"
+    assert state(decide(JOB, replace(some, pods=PODS), NOW)) == ("Running", "JobRunning")
+
+
+def test_nothing_to_do_is_nothing() -> None:
+    plan = decide(JOB, GOING, NOW)
+    assert (plan.writes, plan.events, plan.record, plan.word) == ((), (), GOING.record, RUNNING)
+
+
+def test_all_start_again_when_nobody_inside_goes_on() -> None:
+    job = replace(JOB, retry_times=1)
+    plan = decide(job, replace(GOING, pods=ALL.pods), NOW)
+    assert state(plan) == ("Restarting", "jobRestarting")
+    assert (plan.record.wave, plan.record.floor, plan.record.charged) == (1, 1, 1)
+    assert len(dropped(plan)) == 3
+    after = decide(job, replace(GOING, pods=(), record=plan.record, word=plan.word), NOW)
+    assert [w.wave for w in after.writes if isinstance(w, MakePod)] == [1, 1, 1]
+    assert after.record == plan.record, "what was counted is not counted again"
+
+
+def test_only_the_lost_pod_is_replaced_and_its_node_avoided() -> None:
+    job = replace(GRACE, keeps_others=True, recovers=True)
+    seen = replace(GOING, nodes=LOST.nodes, insight=Insight(recovers=True), previous={("Worker", 0): "node-1"})
+    plan = decide(job, seen, NOW)
+    assert dropped(plan) == ["job-worker-0"]
+    assert (plan.record.wave, plan.record.floor, plan.record.charged) == (1, 0, 0)
+    assert plan.record.avoid == (("node-1", NOW),)
+    gone = replace(seen, pods=(PODS[0], PODS[2]), record=plan.record, word=plan.word)
+    assert decide(job, gone, NOW).writes == (MakePod(("Worker", 0), 1, "", ("node-1",)),)
+
+
+def test_a_pod_that_only_crashed_prefers_its_node() -> None:
+    job = replace(JOB, retry_times=3, keeps_others=True)
+    seen = replace(GOING, pods=CRASHED.pods, previous={("Worker", 0): "node-1"})
+    plan = decide(job, seen, NOW)
+    gone = replace(seen, pods=(PODS[0], PODS[2]), record=plan.record, word=plan.word)
+    assert decide(job, gone, NOW).writes == (MakePod(("Worker", 0), 1, "node-1", ()),)
+
+
+def _stuck(deleting: float, node: NodeSeen | None, how: str) -> list[int | None]:
+    nodes = {name: n for name, n in NODES.items() if name != "node-1"} | ({"node-1": node} if node else {})
+    pods = (PODS[0], replace(PODS[1], deleting=deleting), PODS[2])
+    record = replace(GOING.record, wave=1)
+    word = Word("Restarting", "jobRestarting", "")
+    seen = replace(GOING, pods=pods, nodes=nodes, record=record, word=word)
+    plan = decide(replace(JOB, fault_scheduling=how, keeps_others=True), seen, NOW)
+    assert plan.writes or plan.again_s is not None, "somebody looks again"
+    return [w.grace_s for w in plan.writes if isinstance(w, DropPod)]
+
+
+def test_a_pod_that_hangs_on_a_lost_node_is_taken_away() -> None:
+    silent = NodeSeen(ready=False)
+    assert _stuck(NOW - 1, silent, "grace") == [], "not yet"
+    assert _stuck(NOW - FENCE_S - 1, silent, "grace") == [0]
+    assert _stuck(NOW + 20, silent, "force") == [0], "at once"
+    assert _stuck(NOW + 20, None, "grace") == [0], "the node is no more"
+    assert _stuck(NOW + 20, NodeSeen(fenced=True), "grace") == [0], "somebody says that it is off"
+    assert _stuck(NOW - 60, NodeSeen(), "grace") == [], "its node is well: it may take its time"
+    assert _stuck(NOW - 1000, NodeSeen(), "grace") == [0]
+
+
+def test_success_needs_all_and_remembers_each() -> None:
+    first = replace(GOING, pods=(replace(PODS[0], phase="Succeeded"), *PODS[1:]))
+    plan = decide(JOB, first, NOW)
+    assert state(plan)[0] == "Running"
+    assert plan.record.done == (("Master", (0,)),)
+    later = replace(first, pods=PODS[1:], record=plan.record)
+    assert decide(JOB, later, NOW).writes == (), "a pod that had succeeded may go"
+    rest = tuple(replace(p, phase="Succeeded") for p in PODS[1:])
+    end = decide(JOB, replace(later, pods=rest), NOW)
+    assert state(end) == ("Succeeded", "JobSucceeded")
+    assert end.record.ended_at == NOW
+
+
+def test_an_elastic_job_may_end_without_those_that_found_no_place() -> None:
+    waiting = replace(PODS[2], phase="Pending", node="", wave=1)
+    pods = (*(replace(p, phase="Succeeded") for p in PODS[:2]), waiting)
+    seen = replace(GOING, pods=pods, record=replace(GOING.record, wave=1, launched=1))
+    assert state(decide(JOB, seen, NOW))[0] == "Running"
+    plan = decide(replace(JOB, elastic=True), seen, NOW)
+    assert state(plan)[0] == "Succeeded"
+    after = decide(replace(JOB, elastic=True), replace(seen, word=plan.word, record=plan.record), NOW)
+    assert dropped(after) == ["job-worker-1"]
+
+
+def _after_end(word: str, clean: str, ttl_s: int | None = None, ended: float = NOW) -> Plan:
+    pods = (replace(PODS[0], phase="Failed"), PODS[1], replace(PODS[2], phase="Pending"))
+    record = replace(GOING.record, ended_at=ended)
+    seen = replace(GOING, pods=pods, word=Word(word, "x", "x"), record=record)
+    return decide(replace(JOB, clean_pods=clean, ttl_s=ttl_s), seen, NOW)
+
+
+def test_what_is_left_after_the_end() -> None:
+    assert dropped(_after_end("Failed", "None")) == ["job-worker-0", "job-worker-1"], "a failed job holds nothing"
+    assert dropped(_after_end("Failed", "All")) == ["job-master-0", "job-worker-0", "job-worker-1"]
+    assert dropped(_after_end("Succeeded", "None")) == ["job-worker-1"]
+    assert dropped(_after_end("Succeeded", "Running")) == ["job-worker-0", "job-worker-1"]
+    assert DropGang() in _after_end("Failed", "None").writes
+
+
+def test_the_time_after_the_end() -> None:
+    assert DropJob() not in _after_end("Failed", "None", None, NOW - 1e6).writes
+    waits = _after_end("Failed", "None", 10, NOW - 4)
+    assert DropJob() not in waits.writes
+    assert waits.again_s == 6
+    assert DropJob() in _after_end("Failed", "None", 10, NOW - 10).writes
+
+
+def test_a_job_that_is_wrong_fails_with_all_its_problems_and_its_time_runs() -> None:
+    job = replace(JOB, roles=(), problems=(("InvalidA", "a is wrong"), ("InvalidB", "b too")), ttl_s=5)
+    plan = decide(job, NEW, NOW)
+    assert state(plan) == ("Failed", "JobValidFailed")
+    assert plan.word is not None
+    assert plan.word.message == "InvalidA: a is wrong; InvalidB: b too"
+    assert [(e.reason, e.warning) for e in plan.events[:2]] == [("InvalidA", True), ("InvalidB", True)]
+    assert plan.writes == ()
+    seen = replace(NEW, word=plan.word, record=plan.record)
+    assert DropJob() in decide(job, seen, NOW + 6).writes
+
+
+def test_the_deadline_counts_from_the_start() -> None:
+    job = replace(JOB, deadline_s=150)
+    assert decide(job, GOING, NOW).again_s == 50
+    plan = decide(job, GOING, NOW + 51)
+    assert state(plan) == ("Failed", "JobFailed")
+    assert len(dropped(decide(job, replace(GOING, word=plan.word, record=plan.record), NOW))) == 3
+
+
+def test_suspended_pods_go_and_are_not_lost() -> None:
+    job = replace(JOB, suspend=True)
+    plan = decide(job, GOING, NOW)
+    assert state(plan) == ("Created", "JobSuspended")
+    assert len(dropped(plan)) == 3
+    assert DropGang() in plan.writes
+    assert plan.record.started_at is None
+    going = tuple(replace(p, deleting=NOW + 30) for p in PODS)
+    again = decide(job, replace(GOING, pods=going, word=plan.word, record=plan.record, gang=None), NOW)
+    assert (dropped(again), again.record) == ([], plan.record)
+    seen = replace(GOING, pods=going, word=plan.word, record=plan.record, gang=None)
+    resumed = decide(JOB, seen, NOW)  # while they are still ending
+    assert resumed.record.charged == 0
+    assert state(resumed) == ("Created", "JobCreated")
+    ready = replace(seen, pods=(), word=resumed.word, record=resumed.record, gang=Gang("Inqueue"))
+    assert len(made(decide(JOB, ready, NOW))) == 3
+
+
+def test_other_replicas_are_another_set_of_pods() -> None:
+    fewer = replace(JOB, roles=(JOB.roles[0], replace(JOB.roles[1], count=1)))
+    pods = (*PODS[:2], replace(PODS[2], place=None))
+    plan = decide(fewer, replace(GOING, pods=pods, gang=Gang("Running", current=False)), NOW)
+    assert state(plan)[0] == "Restarting"
+    assert len(dropped(plan)) == 3
+    assert MakeGang(change=True) in plan.writes
+    assert (plan.record.charged, plan.record.shape) == (0, "Master=1,Worker=1")
+
+
+def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+    plan = decide(JOB, replace(GOING, pods=ALL.pods, ends="it is being deleted"), NOW)
+    assert plan.hands_off
+    assert plan.writes == ()
+
+
+def test_pods_that_a_job_has_no_place_for_go() -> None:
+    extra = PodSeen(None, "job-worker-9", "uid-9", 0, "Running", "node-0")
+    assert dropped(decide(JOB, replace(GOING, pods=(*PODS, extra)), NOW)) == ["job-worker-9"]
+
+
+def test_when_nobody_is_left_who_could_go_on_all_begin_anew() -> None:
+    """The pods that replace others were told where those are; these are lost as well before they have met."""
+    job = replace(JOB, keeps_others=True, recovers=True, retry_times=5)
+    fresh = replace(PODS[0], wave=1, uid="new")
+    record = replace(GOING.record, wave=1, launched=0)
+    seen = replace(GOING, pods=(fresh, *PODS[1:]), record=record, word=Word("Restarting", "jobRestarting", "x"))
+    assert decide(job, seen, NOW).record.floor == 0
+    failed = tuple(replace(p, phase="Failed", exit_code=1) for p in PODS[1:])
+    plan = decide(job, replace(seen, pods=(fresh, *failed)), NOW)
+    assert (plan.record.wave, plan.record.floor) == (2, 2)
+    assert len(dropped(plan)) == 3
+    gone = decide(job, replace(seen, pods=failed), NOW)
+    assert gone.record.floor == gone.record.wave == 1

@@ -1,0 +1,251 @@
+"""Operator and manager: what happens inside shows outside, and what only the cluster knows is heard inside.
+
+Operator, API server, manager and wire are real. Agents are played, as far as a manager needs them; nobody trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from world import Fate, World, a_job, end, operated
+
+from onward.core.facts import Progress, RankFacts, Stage
+from onward.core.intake import Notice
+from onward.core.job import Limits
+from onward.core.membership import Member
+from onward.core.policy import parse_policies
+from onward.errors import WireError
+from onward.kube.access import Access
+from onward.kube.client import Client
+from onward.kube.objects import EVENTS, PODS, SECRETS, name_of, uid_of
+from onward.manager.server import ManagerServer
+from onward.manager.settings import ManagerSettings
+from onward.operator.eyes import JOBS
+from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.messages import AgentFacts, FaultRequest, Note, Orders, encoder, from_manager
+
+LIMIT_S = 120.0
+STAGES = {"start": Stage.SETUP, "form": Stage.FORMED, "run": Stage.TRAINING, "pause": Stage.PAUSED}
+
+
+class PlayedAgent:
+    """Does what it is told, at once. One rank."""
+
+    def __init__(self, pod: str, node: int, manager: str, token: bytes) -> None:
+        self.member = Member(id=f"agent-{pod[:8]}", host=f"node{node}", nproc=1, nodes=2, wanted=node, pod=pod)
+        self._manager, self._token, self._node = manager, token, node
+        self._orders: Orders | None = None
+        self._version = 0
+        self.notes: list[str] = []
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(WireError, OSError):
+                await self._visit()
+            await asyncio.sleep(0.05)
+
+    async def _visit(self) -> None:
+        host, _, port = self._manager.rpartition("|")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        self._writer = writer
+        speaking = asyncio.ensure_future(self._speak(writer))
+        try:
+            await greet_server(reader, writer, self._token, 5.0)
+            while True:
+                message = decode(from_manager, await read_frame(reader))
+                if isinstance(message, Orders):
+                    self._orders = message
+                    self._say(writer)
+                elif isinstance(message, Note):
+                    self.notes.append(message.text)
+        finally:
+            speaking.cancel()
+            writer.close()
+
+    async def _speak(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            self._say(writer)
+
+    def _say(self, writer: asyncio.StreamWriter) -> None:
+        o, self._version = self._orders, self._version + 1
+        ranks = [self._rank(o, order) for order in o.ranks] if o is not None else []
+        facts = AgentFacts(
+            agent=self.member,
+            version=self._version,
+            term=o.term if o is not None else 0,
+            seat=o.seat if o is not None else "",
+            orders_version=o.version if o is not None else 0,
+            generation=o.generation if o is not None else 0,
+            node=o.node if o is not None else -1,
+            age=o.age if o is not None else [],
+            record=o.job if o is not None else b"",
+            ranks=ranks,
+        )
+        writer.write(pack(encoder, facts))
+
+    def _rank(self, o: Orders, order: object) -> RankFacts:
+        stage = STAGES.get(getattr(order, "want", ""), Stage.PARKED)
+        step = self._version if stage is Stage.TRAINING else 5
+        return RankFacts(
+            rank=order.rank,  # type: ignore[attr-defined]
+            node=o.node,
+            incarnation=order.incarnation,  # type: ignore[attr-defined]
+            stage=stage,
+            generation=order.generation,  # type: ignore[attr-defined]
+            library=True,
+            step=step,
+            clean=True,
+            resumed=stage is Stage.TRAINING,
+            local_steps=(step,),
+            progress=Progress(step=step, launched=1, step_s=0.1),
+        )
+
+    def ask(self, notice: Notice) -> None:
+        self._writer.write(pack(encoder, FaultRequest(uid=uuid.uuid4().hex, notice=notice)))
+
+
+class Inside:
+    """The manager and the agents of a job of two pods."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.agents: dict[str, PlayedAgent] = {}
+        self._tasks: dict[str, asyncio.Future[None]] = {}
+
+    async def begin(self, seat: str) -> None:
+        """`seat`: the pod that counts twice when there are two."""
+        secret = await self.world.client.get(SECRETS, "job-onward", self.world.namespace)
+        self.token = base64.b64decode(secret["data"]["token"])
+        self.address = str(self.world.pod("job-master-0")["status"]["podIP"])
+        settings = ManagerSettings(
+            world_size=2,
+            nodes=2,
+            policies=parse_policies("recover"),
+            limits=Limits(),
+            node_timeout_s=1.0,
+            hang_first_s=LIMIT_S,
+            hang_floor_s=LIMIT_S,
+            seat=f"agent-{uid_of(self.world.pod(seat))[:8]}",
+        )
+        sock = socket.create_server((self.address, 9601))
+        server = ManagerServer(settings, self.token, None)
+        self._tasks["manager"] = asyncio.ensure_future(server.serve(sock, idle_s=LIMIT_S))
+        for node, pod in enumerate(("job-master-0", "job-worker-0")):
+            self.join(pod, node)
+
+    def join(self, pod: str, node: int) -> PlayedAgent:
+        agent = PlayedAgent(uid_of(self.world.pod(pod)), node, f"{self.address}|9601", self.token)
+        self.agents[pod] = agent
+        self._tasks[pod] = asyncio.ensure_future(agent.run())
+        return agent
+
+    async def fall_silent(self, pod: str) -> None:
+        await end(self._tasks.pop(pod))
+
+    async def close(self) -> None:
+        await end(*self._tasks.values())
+
+
+def tell(real: Access, story: Callable[[World, Inside], Awaitable[None]]) -> None:
+    @contextlib.asynccontextmanager
+    async def inside(world: World) -> AsyncIterator[Inside]:
+        found = Inside(world)
+        try:
+            yield found
+        finally:
+            await found.close()
+
+    async def go() -> None:
+        async with Client(real) as client:
+            world = World(client, f"l-{uuid.uuid4().hex[:8]}")
+            world.address = f"127.{os.getpid() % 200 + 20}.{uuid.uuid4().int % 250}"
+            await world.build()
+            async with operated(real, world, Fate()), inside(world) as inner:
+                job = a_job("job", 1, {"fault-scheduling": "grace"}, {"recover-strategy": "recover"})
+                await client.create(JOBS, job, world.namespace)
+                await world.until(lambda: world.state("job") == "Running", "it runs")
+                await story(world, inner)
+
+    asyncio.run(asyncio.wait_for(go(), LIMIT_S))
+
+
+def status(world: World) -> dict[str, object]:
+    return world.job("job").get("status") or {}
+
+
+def has(world: World, kind: str, value: str) -> bool:
+    conditions = status(world).get("conditions") or []
+    assert isinstance(conditions, list)
+    return any(c["type"] == kind and c["status"] == value for c in conditions)
+
+
+async def events(world: World) -> list[str]:
+    found = await world.client.list(EVENTS, world.namespace, fieldSelector="involvedObject.name=job")
+    return [f"{e['reason']}: {e['message']}" for e in found["items"]]
+
+
+def test_a_pod_that_its_manager_calls_unfit_is_replaced_and_the_others_stay(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        master, worker = world.pod("job-master-0"), world.pod("job-worker-0")
+        inner.agents["job-master-0"].ask(Notice(op="report", level="separate", code="fan-1", node="1"))
+        await world.until(lambda: uid_of(world.pod("job-worker-0")) not in ("", uid_of(worker)), "it is replaced")
+        fresh = world.pod("job-worker-0")
+        assert fresh["metadata"]["annotations"]["onward.dev/avoid-nodes"] == worker["spec"]["nodeName"]
+        env = {e["name"]: e.get("value") for e in fresh["spec"]["containers"][0]["env"]}
+        assert env["ONWARD_MANAGER"].split(",")[0] == f"{inner.address}:9601", "it is told whom to join"
+        assert uid_of(world.pod("job-master-0")) == uid_of(master)
+        await world.until(lambda: has(world, "Recovering", "True"), "that something is mended shows")
+        assert status(world)["policy"] == "recover"
+        await inner.fall_silent("job-worker-0")
+        inner.join("job-worker-0", 1)
+        await world.until(lambda: has(world, "Recovering", "False"), "it is mended")
+        await world.until(lambda: world.state("job") == "Running", "it runs")
+        assert world.restarts("job") == 0, "a recovery that keeps the job running costs nothing"
+        assert "fan-1" in str(status(world)["lastIncident"])
+        told = await events(world)
+        assert any(e.startswith("Recovering: ") and "fan-1" in e for e in told)
+        assert any(e.startswith("Recovered: ") for e in told)
+
+    tell(real, story)
+
+
+def test_the_operators_word_replaces_the_votes_of_the_dead(real: Access) -> None:
+    """Of two agents the one with two votes is lost: nobody may decide, until somebody who must know says it is gone."""
+
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-worker-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        lost = world.pod("job-worker-0")
+        world.dead.add(str(lost["spec"]["nodeName"]))  # its kubelet says nothing: the pod hangs, the job waits
+        await inner.fall_silent("job-worker-0")
+        await world.client.delete(PODS, "job-worker-0", world.namespace)
+        await world.until(lambda: any("NoQuorum" in n for n in inner.agents["job-master-0"].notes), "nobody may decide")
+        assert uid_of(world.pod("job-worker-0")) == uid_of(lost)
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid_of(lost)}}
+        await world.client.delete(PODS, name_of(lost), world.namespace, options)
+        await world.until(lambda: has(world, "Recovering", "True"), "now it is decided")
+        await world.until(lambda: uid_of(world.pod("job-worker-0")) not in ("", uid_of(lost)), "it is replaced")
+        inner.join("job-worker-0", 1)
+        await world.until(lambda: has(world, "Recovering", "False"), "it is mended")
+        assert world.restarts("job") == 0
+
+    tell(real, story)
+
+
+def test_the_job_goes_on_when_nobody_inside_can_be_heard(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        worker = world.pod("job-worker-0")
+        await world.client.delete(PODS, "job-worker-0", world.namespace)
+        await world.until(lambda: world.restarts("job") == 1 and world.state("job") == "Running", "it is replaced")
+        assert uid_of(world.pod("job-worker-0")) != uid_of(worker)
+
+    tell(real, story)

@@ -1,0 +1,411 @@
+"""What becomes of a job, told by the real operator and the real API server; nodes and pods are objects only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from world import Fate, World, a_job, operated
+
+from onward.kube.access import Access
+from onward.kube.client import Client
+from onward.kube.objects import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, SECRETS, SERVICES, Obj, name_of, uid_of
+from onward.operator.eyes import JOBS
+
+LIMIT_S = 120.0
+
+
+def tell(real: Access, story: Callable[[World], Awaitable[None]], fate: Fate | None = None) -> None:
+    async def go() -> None:
+        async with Client(real) as client:
+            world = World(client, f"s-{uuid.uuid4().hex[:8]}")
+            await world.build()
+            async with operated(real, world, fate or Fate()):
+                await story(world)
+
+    asyncio.run(asyncio.wait_for(go(), LIMIT_S))
+
+
+async def submit(world: World, job: Obj) -> None:
+    await world.client.create(JOBS, job, world.namespace)
+
+
+async def runs(world: World, name: str = "job", restarts: int = 0) -> None:
+    def good() -> bool:
+        return world.state(name) == "Running" and world.restarts(name) == restarts
+
+    await world.until(good, f"{name} runs, after {restarts} restarts")
+
+
+async def fails(world: World, message: str, reason: str = "JobFailed", name: str = "job") -> None:
+    await world.until(lambda: world.state(name) == "Failed", f"{name} fails")
+    condition = world.condition(name)
+    assert (condition["reason"], condition["status"]) == (reason, "True")
+    assert condition["message"] == message.replace("NS", world.namespace)
+
+
+async def events(world: World, name: str = "job") -> list[tuple[str, str]]:
+    found = await world.client.list(EVENTS, world.namespace, fieldSelector=f"involvedObject.name={name}")
+    return [(e["reason"], e["message"]) for e in found["items"]]
+
+
+def uids(world: World) -> dict[str, str]:
+    return {name_of(p): uid_of(p) for p in world.own_pods()}
+
+
+def waves(world: World) -> dict[str, str]:
+    return {name_of(p): p["metadata"]["labels"]["version"] for p in world.own_pods()}
+
+
+# ---------------------------------------------------------------------------------------------------- losses
+
+
+def test_a_failed_pod_without_retry_is_the_end(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job"))
+        await runs(world)
+        world.end("job-worker-0", 3)
+        await fails(world, "Job NS/job has failed because has pod failed.")
+        await world.until(lambda: len(world.own_pods()) == 1, "the others are ended: a failed job holds nothing")
+        assert world.pod("job-worker-0")["status"]["phase"] == "Failed", "what failed stays, for its logs"
+
+    tell(real, story)
+
+
+def test_all_pods_fail_in_the_same_second_and_the_budget_counts_one(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", labels={"fault-retry-times": "1"}))
+        await runs(world)
+        for pod in world.own_pods():
+            world.ends[uid_of(pod)] = 1
+        await runs(world, restarts=1)
+        said = f"Job {world.namespace}/job is unconditional retry job and remain retry times is <1>."
+        assert ("jobRestarting", said) in await events(world)
+        for pod in world.own_pods():
+            world.ends[uid_of(pod)] = 1
+        await fails(world, "Job NS/job has failed because pod failed and remain retry times is 0.")
+
+    tell(real, story)
+
+
+def test_the_backoff_limit(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", backoffLimit=1))
+        await runs(world)
+        await world.client.delete(PODS, "job-master-0", world.namespace)
+        await runs(world, restarts=1)
+        await world.client.delete(PODS, "job-worker-1", world.namespace)
+        await fails(world, "Job job has failed because it has reached the specified backoff limit")
+
+    tell(real, story)
+
+
+def test_exit_codes_that_pass_and_that_do_not(real: Access) -> None:
+    async def story(world: World) -> None:
+        job = a_job("job")
+        for role in job["spec"]["replicaSpecs"].values():
+            role["restartPolicy"] = "ExitCode"
+        await submit(world, job)
+        await runs(world)
+        before = uids(world)
+        assert world.pod("job-worker-0")["spec"]["restartPolicy"] == "Never"
+        world.end("job-worker-0", 143)
+        await runs(world, restarts=1)
+        after = uids(world)
+        assert {name for name in after if after[name] != before[name]} == {"job-worker-0"}, "only that one"
+        assert ("jobRestarting", "Job job is restarting because Worker replica(s) failed.") in await events(world)
+        world.end("job-worker-0", 1)
+        await fails(world, "Job NS/job has failed because has pod failed.")
+
+    tell(real, story)
+
+
+def test_fault_scheduling_off_replaces_nothing(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", labels={"fault-scheduling": "off", "fault-retry-times": "3"}))
+        await runs(world)
+        await world.client.delete(PODS, "job-worker-0", world.namespace)
+        await fails(world, "Job NS/job has failed because has pod failed.")
+
+    tell(real, story)
+
+
+@pytest.mark.parametrize("how", ["not ready", "deleted", "faulty"])
+def test_only_the_pod_of_a_bad_node_is_replaced_elsewhere(real: Access, how: str) -> None:
+    async def story(world: World) -> None:
+        await submit(
+            world, a_job("job", labels={"fault-scheduling": "force"}, annotations={"recover-strategy": "recover"})
+        )
+        await runs(world)
+        before, bad = uids(world), str(world.pod("job-worker-1")["spec"]["nodeName"])
+        if how == "not ready":
+            await world.lose(bad)
+        elif how == "deleted":
+            world.dead.add(bad)
+            await world.client.delete(NODES, bad)
+        else:
+            patch = {"metadata": {"annotations": {"onward.dev/fault": "fan broken"}}, "spec": {"unschedulable": True}}
+            await world.client.patch(NODES, bad, patch)
+        await runs(world, restarts=1)
+        after, pod = uids(world), world.pod("job-worker-1")
+        assert {name for name in after if after[name] != before[name]} == {"job-worker-1"}
+        assert pod["spec"]["nodeName"] != bad
+        assert pod["metadata"]["annotations"]["onward.dev/avoid-nodes"] == bad
+        assert pod["metadata"]["labels"]["version"] == "1"
+
+    tell(real, story)
+
+
+# ---------------------------------------------------------------------------------------------------- its time
+
+
+def test_the_deadline_and_the_time_after_it(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", activeDeadlineSeconds=2, ttlSecondsAfterFinished=2))
+        await runs(world)
+        await fails(world, "Job NS/job has failed because it was active longer than activeDeadlineSeconds, 2 s")
+        await world.until(lambda: not world.own_pods(), "its pods are ended")
+        await world.until(lambda: not world.job("job"), "it is deleted")
+
+    tell(real, story)
+
+
+def test_what_is_wrong_is_told_at_once_and_goes_when_its_time_is_over(real: Access) -> None:
+    async def story(world: World) -> None:
+        job = a_job("job", ttlSecondsAfterFinished=3)
+        job["metadata"]["labels"] = {"fault-scheduling": "maybe"}
+        job["spec"]["successPolicy"] = "Some"
+        await submit(world, job)
+        await world.until(lambda: world.state("job") == "Failed", "it fails")
+        condition = world.condition("job")
+        assert condition["reason"] == "JobValidFailed"
+        reasons = ("InvalidSuccessPolicy", "InvalidFramework", "InvalidFaultScheduling")
+        assert all(f"{reason}: " in condition["message"] for reason in reasons)
+        assert set(reasons) <= {reason for reason, _ in await events(world)}
+        assert not world.own_pods()
+        await world.until(lambda: not world.job("job"), "it is deleted")
+
+    tell(real, story)
+
+
+@pytest.mark.parametrize(("policy", "left"), [("None", 3), ("Running", 3), ("All", 0)])
+def test_what_is_left_of_a_job_that_has_succeeded(real: Access, policy: str, left: int) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", cleanPodPolicy=policy))
+        await runs(world)
+        for pod in world.own_pods():
+            world.ends[uid_of(pod)] = 0
+        await world.until(lambda: world.state("job") == "Succeeded", "it succeeds")
+        await world.until(lambda: not list(world.groups), "its PodGroup is gone")
+        await world.until(lambda: len(world.own_pods()) == left, f"{left} pods are left")
+        status = world.job("job")["status"]
+        assert status["replicaStatuses"] == {"Master": {"succeeded": 1}, "Worker": {"succeeded": 2}}
+        assert status["completionTime"]
+
+    tell(real, story)
+
+
+# ---------------------------------------------------------------------------------------------------- edits
+
+
+def test_another_number_of_pods_is_another_set_of_pods(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job"))
+        await runs(world)
+        await world.edit("job", {"spec": {"replicaSpecs": {"Worker": {"replicas": 3}}}})
+        await world.until(lambda: len(world.own_pods()) == 4 and world.state("job") == "Running", "four run")
+        assert set(waves(world).values()) == {"1"}, "all of them know how many there are"
+        await world.until(lambda: [g["spec"]["minMember"] for g in world.groups] == [4], "the gang too")
+        await world.edit("job", {"spec": {"replicaSpecs": {"Worker": {"replicas": 1}}}})
+        await world.until(lambda: len(world.own_pods()) == 2 and world.state("job") == "Running", "two run")
+        assert world.restarts("job") == 0, "nothing was lost"
+
+    tell(real, story)
+
+
+def test_a_new_template_is_for_pods_that_are_made_from_now_on(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", annotations={"recover-strategy": "recover"}))
+        await runs(world)
+        before = uids(world)
+        job = a_job("job")
+        container = {"name": "ascend", "image": "new", "command": ["sleep", "600"]}
+        job["spec"]["replicaSpecs"]["Worker"]["template"]["spec"]["containers"] = [container]
+        await world.edit("job", {"spec": {"replicaSpecs": job["spec"]["replicaSpecs"]}})
+        await world.client.delete(PODS, "job-worker-1", world.namespace)
+        await runs(world, restarts=1)
+        images = {name_of(p): p["spec"]["containers"][0]["image"] for p in world.own_pods()}
+        assert images["job-worker-1"] == "new"
+        assert uids(world)["job-worker-0"] == before["job-worker-0"]
+
+    tell(real, story)
+
+
+def test_an_edit_that_makes_no_sense_ends_the_job(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job"))
+        await runs(world)
+        await world.edit("job", {"metadata": {"labels": {"framework": "caffe"}}})
+        await world.until(lambda: world.condition("job").get("reason") == "JobValidFailed", "it fails")
+        await world.until(lambda: not world.own_pods(), "its pods are ended")
+
+    tell(real, story)
+
+
+# ---------------------------------------------------------------------------------------------------- deletions
+
+
+def test_a_job_that_is_deleted_while_it_recovers_leaves_nothing(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", labels={"fault-retry-times": "3"}))
+        await runs(world)
+        world.end("job-worker-0", 1)
+        await world.until(lambda: world.state("job") == "Restarting", "it restarts")
+        await world.client.delete(JOBS, "job", world.namespace, {"propagationPolicy": "Foreground"})
+        await world.until(lambda: not world.job("job") and not world.own_pods(), "all is gone")
+        for resource in (SERVICES, SECRETS):
+            left = (await world.client.list(resource, world.namespace))["items"]
+            assert not [o for o in left if o["metadata"].get("ownerReferences")]
+
+    tell(real, story)
+
+
+def test_a_second_job_of_the_name_waits_for_the_pods_of_the_first(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job"))
+        await runs(world)
+        first = uids(world)
+        slow = str(world.pod("job-worker-0")["spec"]["nodeName"])
+        world.dead.add(slow)  # its kubelet takes its time
+        await world.client.delete(JOBS, "job", world.namespace, {"propagationPolicy": "Background"})
+        await world.until(lambda: not world.job("job"), "the first is gone")
+        await submit(world, a_job("job"))
+        await world.until(lambda: "job-master-0" in world.created and len(world.created["job-master-0"]) == 2, "anew")
+        assert uid_of(world.pod("job-worker-0")) == first["job-worker-0"], "the old one is still ending"
+        world.dead.clear()
+        await runs(world)
+        assert not set(uids(world).values()) & set(first.values())
+        assert world.restarts("job") == 0
+
+    tell(real, story)
+
+
+def test_a_namespace_that_is_deleted_takes_its_jobs_along(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job", labels={"fault-retry-times": "3"}))
+        await runs(world)
+        await world.client.delete(NAMESPACES, world.namespace)
+        await world.until(lambda: not world.job("job") and not world.own_pods(), "all is gone")
+        for _ in range(200):
+            namespaces = (await world.client.list(NAMESPACES))["items"]
+            if world.namespace not in [name_of(n) for n in namespaces]:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError("the namespace is still there")
+
+    tell(real, story)
+
+
+# ---------------------------------------------------------------------------------------------------- reasons
+
+
+class NoGangs(Fate):
+    def before(self, request: web.Request) -> str:
+        self.fired += "podgroups" in request.path
+        return "500" if "podgroups" in request.path else ""
+
+
+async def _blocked(world: World, reason: str, text: str = "") -> None:
+    await world.until(lambda: world.condition("job").get("reason") == reason, f"reason {reason}")
+    condition = world.condition("job")
+    assert condition["type"] == "Created"
+    assert text in condition["message"]
+    assert not world.own_pods()
+
+
+def test_reason_sync_pod_group_failed(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job"))
+        await _blocked(world, "SyncPodGroupFailed", "made up 500")
+
+    tell(real, story, NoGangs())
+
+
+@pytest.mark.parametrize(("phase", "reason"), [("", "PodGroupNotInitialized"), ("Pending", "PodGroupPending")])
+def test_reasons_of_a_gang_that_waits(real: Access, phase: str, reason: str) -> None:
+    async def story(world: World) -> None:
+        world.gang_phase = phase
+        await submit(world, a_job("job"))
+        await _blocked(world, reason)
+        world.gang_phase = "Inqueue"
+        await runs(world)
+
+    tell(real, story)
+
+
+def test_reason_sync_service_failed(real: Access) -> None:
+    async def story(world: World) -> None:
+        taken = {"metadata": {"name": "job-master-0"}, "spec": {"ports": [{"port": 1}]}}
+        made = await world.client.create(SERVICES, taken, world.namespace)
+        await submit(world, a_job("job"))
+        await _blocked(world, "SyncServiceFailed", "belongs to nobody; it is left alone")
+        left = await world.client.get(SERVICES, "job-master-0", world.namespace)
+        assert left["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+        await world.client.delete(SERVICES, "job-master-0", world.namespace)
+        await runs(world)
+
+    tell(real, story)
+
+
+def test_reason_pod_create_failed(real: Access) -> None:
+    async def story(world: World) -> None:
+        job = a_job("job", workers=0)
+        container = job["spec"]["replicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+        container["volumeMounts"] = [{"name": "nowhere", "mountPath": "/x"}]
+        await submit(world, job)
+        await _blocked(world, "PodCreateFailed", "nowhere")
+
+    tell(real, story)
+
+
+# ---------------------------------------------------------------------------------------------------- and else
+
+
+def test_a_pod_holds_no_token_of_the_api_and_a_secret_of_its_own(real: Access) -> None:
+    async def story(world: World) -> None:
+        await submit(world, a_job("job"))
+        await runs(world)
+        pod = world.pod("job-master-0")
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        secret = await world.client.get(SECRETS, "job-onward", world.namespace)
+        await world.client.delete(SECRETS, "job-onward", world.namespace)
+        assert secret["metadata"]["ownerReferences"][0]["name"] == "job"
+
+    tell(real, story)
+
+
+def test_the_rank_table_fills_the_users_config_map(real: Access) -> None:
+    async def story(world: World) -> None:
+        await world.client.create(CONFIGMAPS, {"metadata": {"name": "rings-config-job"}}, world.namespace)
+        await submit(world, a_job("job"))
+        await runs(world)
+
+        async def table() -> dict[str, Any]:
+            found = await world.client.get(CONFIGMAPS, "rings-config-job", world.namespace)
+            read: dict[str, Any] = json.loads((found.get("data") or {}).get("hccl.json") or "{}")
+            return read
+
+        for _ in range(300):
+            if (await table()).get("status") == "completed":
+                break
+            await asyncio.sleep(0.05)
+        done = await table()
+        assert done["server_count"] == "3"
+        assert [d["rank_id"] for s in done["server_list"] for d in s["device"]] == ["0", "1", "2"]
+
+    tell(real, story)
