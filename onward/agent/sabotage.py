@@ -53,7 +53,8 @@ class Sabotage:
     def _pids(self, kind: str) -> list[int]:
         match kind:
             case "kill-manager":
-                return [self._manager_pid()]
+                pid = self._manager_pid()
+                return [pid] if pid else []  # none here at the moment: it waits for one
             case "kill-agent":
                 return [os.getpid()]
             case "kill-warm-parent":

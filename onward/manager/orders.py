@@ -138,7 +138,7 @@ def lost_ranks(job: Job) -> list[int]:
 
 
 def _save(job: Job, node: int, roll: Roll) -> Save | None:
-    if job.phase is not Phase.SAVING or job.agreement is None:
+    if job.phase is not Phase.SAVING or job.agreement is None or node < 0:  # one that stands by saves nothing
         return None
     m = job.places[node]
     adopted = [r for r in lost_ranks(job) if m is not None and roll.keeper(job, r) == m.id]
