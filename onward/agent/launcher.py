@@ -72,7 +72,7 @@ class Launcher:
         self.settings = settings
         self.observer = observer
         self._injections = injections
-        self._meeting = meet(settings)
+        self._meeting = meet(settings, observer.note)
         self._token = self._meeting.token
         self._lateness = Lateness()
         self._tasks: set[asyncio.Task[None]] = set()

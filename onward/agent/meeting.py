@@ -7,6 +7,8 @@ import ipaddress
 import os
 import secrets
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from onward.agent.logs import user_directory
@@ -18,6 +20,8 @@ from onward.wire.kernel import birth_of, boot_id
 from onward.wire.token import machine_token, read_token
 
 PORT = 29500  # torchrun's, where no other is given
+NAMES_S = 15.0  # a name may become known a little later; in a pod, until the job must have begun
+LOOK_S = 0.5
 
 
 @dataclass
@@ -32,7 +36,7 @@ class Meeting:
     peer_socket: socket.socket | None  # None: there is nobody to talk to
 
 
-def meet(s: RunSettings) -> Meeting:
+def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     """Bind what has to be bound. UsageError says what is wrong with the addresses given."""
     name = secrets.token_hex(6)
     if not s.several:
@@ -41,7 +45,7 @@ def meet(s: RunSettings) -> Meeting:
         member = _member(s, name, "127.0.0.1", peer="", manager=address)
         return Meeting(secrets.token_bytes(32), member, [address], sock, True, None)
     named = endpoints(s)
-    reached = _reachable(named)
+    reached = _reachable(named, s.join_timeout_s if s.pod else min(NAMES_S, s.join_timeout_s), tell)
     local = s.local_addr or _own_address(*reached[0])
     token = _token(s, named[0][1], [*(host for host, _ in reached), local])
     doors = [f"{_resolved(host, port)}|{port}" for host, port in reached]
@@ -69,18 +73,26 @@ def _endpoint(text: str, default: int | None) -> tuple[str, int]:
     return (host or text).strip("[]"), int(port or default or PORT)
 
 
-def _reachable(named: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def _reachable(named: list[tuple[str, int]], wait_s: float, tell: Callable[[str], None]) -> list[tuple[str, int]]:
     """Of several, those whose names are known: that of a lost node may be gone with it."""
-    known = []
-    for host, port in named:
-        try:
-            _resolved(host, port)
-        except UsageError:
-            continue
-        known.append((host, port))
-    if not known:
-        _resolved(*named[0])  # says what is wrong
+    deadline = time.monotonic() + wait_s
+    told = False
+    while not (known := [place for place in named if _is_known(*place)]):
+        if time.monotonic() > deadline:
+            _resolved(*named[0])  # says what is wrong
+        if not told:
+            tell(f"{', '.join(host for host, _ in named)}: no such name yet; looking again for {wait_s:.0f} s")
+            told = True
+        time.sleep(LOOK_S)
     return known
+
+
+def _is_known(host: str, port: int) -> bool:
+    try:
+        _resolved(host, port)
+    except UsageError:
+        return False
+    return True
 
 
 def _place_in_line(s: RunSettings, local: str, doors: list[str]) -> socket.socket:
