@@ -51,6 +51,7 @@ class Memory:
     slips: dict[str, str] = field(default_factory=dict)  # what could not be written the last time
     previous: dict[Place, str] = field(default_factory=dict)
     insight: Insight | None = None
+    lately: Insight | None = None  # before the way to it was cut
     insight_until: float = 0.0
     managers: tuple[str, ...] = ()
     table: str = ""  # the rank table that was written last
@@ -195,6 +196,7 @@ class Eyes:
             record=views.read_record(obj.get("status") or {}),
             word=last_word(obj.get("status") or {}),
             insight=memory.insight,
+            lately=memory.lately,
             insight_until=memory.insight_until,
             errors=memory.errors,
             ends=self._ends(obj),

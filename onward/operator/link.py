@@ -28,6 +28,7 @@ CONNECT_S = 2.0
 GREETING_S = 5.0
 SILENCE_S = 6.0  # a manager speaks every second
 MANNED_S = 3.0  # one that is not in office after so long is not the one
+FIRST_S = 5.0  # so long a manager may take to be heard for the first time, before pods are judged without it
 RETURN_S = 20.0  # after the way was cut, so long it is worth waiting for what the manager says
 FAITHFUL = 3  # tries at one door before others are looked for: its host starts a manager again
 SLOWEST_S = 15.0  # between two tries where nobody answers
@@ -55,6 +56,7 @@ class Link:
         really_gone: Callable[[list[str]], Awaitable[list[str]]],
     ) -> None:
         self._memory, self._changed, self._really_gone = memory, changed, really_gone
+        memory.insight_until = now() + FIRST_S
         self._situation = Situation()
         self._moved = asyncio.Event()
         self._gone: set[str] = set()
@@ -81,7 +83,8 @@ class Link:
         while True:
             spoke = False
             targets = self._targets()
-            for door in targets if failures >= FAITHFUL else targets[:1]:
+            patient = failures < FAITHFUL and targets[:1] == self._doors[:1]
+            for door in targets[:1] if patient else targets:
                 spoke = await self._visit(door)
                 self._lost()
                 if spoke:
@@ -156,7 +159,7 @@ class Link:
             self._gone |= set(await self._really_gone(missing))
         return ClusterFacts(
             operator=OPERATOR,
-            gone=sorted(self._gone & set(self._pods)) or sorted(self._gone),
+            gone=sorted(self._gone),
             trouble=dict(s.trouble),
             coming=dict(s.coming),
         )
@@ -167,14 +170,14 @@ class Link:
         memory.managers = tuple(d.replace("|", ":") for d in self._doors)
         new = insight(facts)
         old = memory.insight
-        memory.insight, memory.insight_until = new, now() + RETURN_S
+        memory.insight, memory.lately = new, None
         if old is None or replace(old, report={}) != replace(new, report={}):
             self._changed()
 
     def _lost(self) -> None:
         memory = self._memory
         if memory.insight is not None:
-            memory.insight, memory.insight_until = None, now() + RETURN_S
+            memory.insight, memory.lately, memory.insight_until = None, memory.insight, now() + RETURN_S
             self._changed()
 
 
