@@ -30,6 +30,8 @@ SILENCE_S = 6.0  # a manager speaks every second
 MANNED_S = 3.0  # one that is not in office after so long is not the one
 FIRST_S = 5.0  # so long a manager may take to be heard for the first time, before pods are judged without it
 RETURN_S = 20.0  # after the way was cut, so long it is worth waiting for what the manager says
+DESPERATE = 6  # tries in vain, about so many seconds in all, before others are asked than the leader
+MOST = 16
 FAITHFUL = 3  # tries at one door before others are looked for: its host starts a manager again
 SLOWEST_S = 15.0  # between two tries where nobody answers
 OPERATOR = f"{socket.gethostname()}-{os.getpid()}"
@@ -61,6 +63,7 @@ class Link:
         self._moved = asyncio.Event()
         self._gone: set[str] = set()
         self._pods: list[str] = []  # that the manager has named
+        self._unmanned = False  # the leader has one that is not in office
         self._doors: list[str] = []
         self._writer: asyncio.StreamWriter | None = None
         self._said: ClusterFacts | None = None
@@ -82,7 +85,7 @@ class Link:
         failures = 0
         while True:
             spoke = False
-            targets = self._targets()
+            targets = self._targets(failures)
             patient = failures < FAITHFUL and targets[:1] == self._doors[:1]
             for door in targets[:1] if patient else targets:
                 spoke = await self._visit(door)
@@ -94,11 +97,12 @@ class Link:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), backoff_s(failures, 0.2, SLOWEST_S))
 
-    def _targets(self) -> list[str]:
-        """Where it was last, then the leader. Others only when the leader is not there: who is asked starts one."""
+    def _targets(self, failures: int) -> list[str]:
+        """Where it was last, then the leader. Others only when it is not there: whoever is asked starts one."""
         s = self._situation
-        addresses = [s.leader] if s.leader else list(s.others)
-        found = [*self._doors[:1], *(f"{a}|{MANAGER_PORT}" for a in addresses), *self._doors[1:]]
+        elsewhere = not s.leader or self._unmanned or failures >= DESPERATE
+        addresses = [*([s.leader] if s.leader else []), *(s.others[:MOST] if elsewhere else ())]
+        found = [*self._doors[:1], *(f"{a}|{MANAGER_PORT}" for a in addresses), *self._doors[1:MOST]]
         alive = {s.leader, *s.others}
         return [door for door in dict.fromkeys(found) if door.rpartition("|")[0] in alive]
 
@@ -123,9 +127,14 @@ class Link:
                     self._pods = message.pods
                     self._moved.set()
                 if in_office:
+                    self._unmanned = False
                     self._hear(door, message)
-                elif asyncio.get_running_loop().time() - came > MANNED_S:
+                elif not message.starts and asyncio.get_running_loop().time() - came > MANNED_S:
+                    self._unmanned = True
                     return False
+        except ConnectionRefusedError:
+            if not self._doors:  # nobody is there to be waited for
+                self._memory.insight_until = min(self._memory.insight_until, now())
         except (WireError, OSError, ValueError, asyncio.TimeoutError) as e:
             log.debug("%s: %s", door, str(e) or type(e).__name__)
         finally:

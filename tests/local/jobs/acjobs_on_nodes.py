@@ -80,10 +80,17 @@ class Jobs:
                 return {r.rank: r.pid for r in view.ranks} if view is not None else {}
         return {}
 
+    def manager(self, pod: str) -> int:
+        """The pid of the manager that a pod hosts."""
+        for pid in self.cluster.pids(pod):
+            if b"onward.manager" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        raise AssertionError(f"{pod} hosts no manager")
+
     def steps(self, pod: str) -> list[int]:
-        """The steps that a rank in a pod has said to be committed."""
+        """The steps that a rank in a pod has said to count."""
         lines = [line.split() for line in self.kubectl("logs", pod, check=False).splitlines()]
-        return [int(words[-1]) for words in lines if words[-2:-1] == ["committed"]]
+        return [int(words[3]) for words in lines if words[2:3] in (["committed"], ["counted"])]
 
     def gone(self, name: str) -> None:
         def look() -> bool:
