@@ -194,7 +194,9 @@ def insight(facts: JobFacts) -> Insight:
     """What a manager says, as decisions need it."""
     recovering = ""
     if facts.incident:
-        recovering = "; ".join(t for t in (facts.fault, facts.why, facts.waiting) if t)
+        told = (facts.why,) if facts.why.startswith(facts.fault) else (facts.fault, facts.why)
+        waits = f"waiting for {facts.waiting}" if facts.waiting else ""
+        recovering = "; ".join(t for t in (*told, waits) if t)
     degraded = ""
     if 0 < facts.ranks < facts.world_size:
         degraded = f"{facts.ranks} of {facts.world_size} ranks take part, with the same global batch"

@@ -111,7 +111,7 @@ def test_operator_and_manager_are_killed_while_a_pod_is_replaced(acjobs: Jobs) -
 @pytest.mark.torch
 @pytest.mark.nightly
 def test_with_nowhere_to_go_the_others_train_on_and_grow_back(acjobs: Jobs) -> None:
-    notes = {"recover-strategy": "elastic-training", "wait-reschedule-timeout": "5"}
+    notes = {"recover-strategy": "recover,elastic-training", "wait-reschedule-timeout": "5"}
     command = training("tests/scripts/elastic.py", "--steps", "400", "--pace", "0.1")
     acjobs.apply(a_job("shrunk", command, labels={"fault-scheduling": "grace"}, notes=notes, **min_available(1)))
     pods = ("shrunk-master-0", "shrunk-worker-0")
