@@ -177,7 +177,8 @@ class Seen:
     record: Record = field(default_factory=Record)
     word: Word | None = None  # the state that is written down
     insight: Insight | None = None
-    insight_until: float = 0.0  # without insight: so long it is worth waiting for some
+    lately: Insight | None = None  # without insight: what it was before the way to it was cut
+    insight_until: float = 0.0  # and so long it is worth waiting for some, or trusting what it was
     errors: Mapping[str, str] = field(default_factory=dict)  # what could not be written lately: service, gang, pod
     ends: str = ""  # the job, or its namespace, is being deleted
     previous: Mapping[Place, str] = field(default_factory=dict)  # where pods were before, as far as known

@@ -106,12 +106,14 @@ def judge(job: Wanted, losses: list[Loss], seen: Seen, now: float) -> Verdict:
     if job.fault_scheduling == "off":
         return Verdict(fatal=_has_failed(job), why=f"{told}; fault-scheduling is off")
     failed = [loss for loss in losses if loss.kind == "failed"]
-    insight = seen.insight
-    if failed and insight is None and now < seen.insight_until and (job.recovers or _was_inside(seen)):
+    insight, fresh = seen.insight, now < seen.insight_until
+    if insight is None and fresh and seen.lately is not None and (seen.lately.over or not failed):
+        insight = seen.lately  # a pod that is gone may have been the one with the manager: another takes over
+    if insight is None and fresh and (job.recovers or failed):
         return Verdict(hold_until=seen.insight_until, why=f"{told}; waiting for what the job's manager says")
     goes_on = insight is not None and insight.recovers and not insight.over
     if failed and not goes_on:
-        return _judge_failed(job, losses, failed, seen, told)
+        return _judge_failed(job, failed, seen, insight, told)
     limit = job.backoff_limit or job.retry_times
     if not goes_on and limit and seen.record.charged >= limit:
         return _past_limit(job, told)
@@ -120,7 +122,7 @@ def judge(job: Wanted, losses: list[Loss], seen: Seen, now: float) -> Verdict:
     return Verdict(everybody=everybody, charged=not goes_on, message=message, why=told)
 
 
-def _judge_failed(job: Wanted, losses: list[Loss], failed: list[Loss], seen: Seen, told: str) -> Verdict:
+def _judge_failed(job: Wanted, failed: list[Loss], seen: Seen, insight: Insight | None, told: str) -> Verdict:
     """Programs have failed, and nobody inside goes on without them."""
     record = seen.record
     by_code = all(_retryable(job, loss) for loss in failed)
@@ -143,7 +145,7 @@ def _judge_failed(job: Wanted, losses: list[Loss], failed: list[Loss], seen: See
         message = f"Job {job.key} is unconditional retry job and remain retry times is <{left}>."
     else:
         message = f"Job {job.key} is restarting because {told}."
-    everybody = not by_code and _everybody(job, seen.insight)
+    everybody = not by_code and _everybody(job, insight)
     return Verdict(everybody=everybody, charged=True, failure=not by_code, message=message, why=told)
 
 
@@ -159,10 +161,6 @@ def _past_limit(job: Wanted, told: str) -> Verdict:
 def _everybody(job: Wanted, insight: Insight | None) -> bool:
     """When it is over inside, nobody is left who could go on."""
     return not job.keeps_others or (insight is not None and insight.over)
-
-
-def _was_inside(seen: Seen) -> bool:
-    return seen.insight_until > 0.0
 
 
 def _retryable(job: Wanted, loss: Loss) -> bool:

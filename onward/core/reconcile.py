@@ -79,6 +79,7 @@ class _Draft:
     def __post_init__(self) -> None:
         self.record: Record = self.seen.record
         self.word: Word | None = self.seen.word
+        self.held: set[Place] = set()
         self.here: dict[Place, PodSeen] = {p.place: p for p in self.seen.pods if p.place is not None}
 
     def plan(self) -> Plan:
@@ -216,6 +217,7 @@ class _Draft:
             return True
         if verdict.hold_until is not None:
             self._again(verdict.hold_until - self.now)
+            self.held = {loss.place for loss in losses}  # a new pod there would hide the loss
             return False
         r = self.record
         self.record = replace(
@@ -302,7 +304,7 @@ class _Draft:
     def _make_pods(self) -> None:
         avoid = tuple(node for node, at in self.record.avoid if self.now - at < AVOID_S)
         for place in self.job.places():
-            if place not in self.here and not self.record.is_done(place):
+            if place not in self.here and place not in self.held and not self.record.is_done(place):
                 prefer = self.seen.previous.get(place, "")
                 self.writes.append(MakePod(place, self.record.wave, "" if prefer in avoid else prefer, avoid))
 

@@ -8,8 +8,10 @@ import os
 import sys
 from pathlib import Path
 
+from onward.api.crds import crds
 from onward.errors import OnwardError
 from onward.kube.access import load_access
+from onward.kube.objects import PODGROUPS
 from onward.operator.process import OperatorSettings, serve
 
 LEASE_S = 3.0  # there is one copy; when it is killed the next need not wait long
@@ -21,7 +23,8 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         access = load_access(asked.state.resolve() / "kubeconfig")
-        asyncio.run(serve(access, OperatorSettings(lease_s=LEASE_S, define=True)))
+        served = any(crd["spec"]["names"]["kind"] == PODGROUPS.kind for crd in crds())
+        asyncio.run(serve(access, OperatorSettings(gang="on" if served else "off", lease_s=LEASE_S, define=True)))
     except OnwardError as e:
         print(f"onward operator[{os.getpid()}]: {e}", file=sys.stderr)
         return 1

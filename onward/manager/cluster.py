@@ -61,7 +61,7 @@ class ClusterDesk:
         job = logic.job
         pods = {m.pod for m in [*logic.members(), *here] if m.pod} - self._gone
         if job is None:
-            return JobFacts(waiting=logic.waiting, pods=sorted(pods))
+            return JobFacts(waiting=logic.waiting, pods=sorted(pods), starts=bool(here) and not logic.members())
         if self._began_at is None and job.begun:
             self._began_at = now
         open_, last = job.incident, job.last

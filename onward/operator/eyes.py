@@ -51,6 +51,7 @@ class Memory:
     slips: dict[str, str] = field(default_factory=dict)  # what could not be written the last time
     previous: dict[Place, str] = field(default_factory=dict)
     insight: Insight | None = None
+    lately: Insight | None = None  # before the way to it was cut
     insight_until: float = 0.0
     managers: tuple[str, ...] = ()
     table: str = ""  # the rank table that was written last
@@ -94,6 +95,7 @@ class Eyes:
         self._groups_of = Index(self.groups, by_controller)
         self._pods_on = Index(self.pods, lambda pod: str(pod["spec"].get("nodeName") or ""))
         self._seen: dict[str, tuple[str, PodSeen]] = {}  # uid of a pod -> its version, as it was read
+        self._nodes_seen: dict[str, tuple[str, NodeSeen]] = {}
         self._read: dict[str, tuple[str, Job | list[Problem]]] = {}
         self.memories: dict[str, Memory] = {}
 
@@ -151,6 +153,8 @@ class Eyes:
     def _on_node(self, old: Obj | None, new: Obj | None) -> None:
         before = views.node_seen(old) if old is not None else None
         after = views.node_seen(new) if new is not None else None
+        if after is None:
+            self._nodes_seen.pop(name_of(old or {}), None)
         if before == after:
             return
         for pod in self._pods_on[name_of(new or old or {})]:
@@ -195,6 +199,7 @@ class Eyes:
             record=views.read_record(obj.get("status") or {}),
             word=last_word(obj.get("status") or {}),
             insight=memory.insight,
+            lately=memory.lately,
             insight_until=memory.insight_until,
             errors=memory.errors,
             ends=self._ends(obj),
@@ -229,7 +234,13 @@ class Eyes:
 
     def _nodes(self, own: list[Obj]) -> dict[str, NodeSeen]:
         names = {str(pod["spec"].get("nodeName") or "") for pod in own}
-        return {name: views.node_seen(node) for name in names if (node := self.nodes.get(name)) is not None}
+        return {name: self._node(node) for name in names if (node := self.nodes.get(name)) is not None}
+
+    def _node(self, node: Obj) -> NodeSeen:
+        known = self._nodes_seen.get(name_of(node))
+        if known is None or known[0] != version_of(node):
+            known = self._nodes_seen[name_of(node)] = (version_of(node), views.node_seen(node))
+        return known[1]
 
     def _service(self, obj: Obj, read: Job | list[Problem]) -> Obj | None:
         """Only with an address: pods are told it."""

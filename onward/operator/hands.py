@@ -76,8 +76,8 @@ class Hands:
                 problems.setdefault(about, f"{_in_words(sight, write)}: {e}")
                 if isinstance(e, ApiError) and e.retry_after_s is not None:
                     waits.append(e.retry_after_s)
-            if errors and not isinstance(several[0], DropPod):
-                break  # what comes after needs it, or would fail as well
+            if any(_is_in_the_way(write, e) for write, e in errors):
+                break
             batch = min(TOGETHER, batch * 2) if not errors else 1
         if problems:
             raise WriteFailed(problems, max(waits, default=None))
@@ -235,6 +235,12 @@ async def guarded(leads: Callable[[], bool], work: Callable[[], Awaitable[Obj]])
     if not leads():
         raise NotTheLeader("the lease is not held any more")
     return await work()
+
+
+def _is_in_the_way(write: Write, e: BaseException) -> bool:
+    """What comes after needs it, or would fail as well. A name that is taken keeps nobody else from his."""
+    taken = isinstance(e, ApiError) and e.code in (404, 409)
+    return not isinstance(write, DropPod) and not (isinstance(write, MakePod) and taken)
 
 
 def _about(write: Write) -> str:

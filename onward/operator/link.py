@@ -28,7 +28,10 @@ CONNECT_S = 2.0
 GREETING_S = 5.0
 SILENCE_S = 6.0  # a manager speaks every second
 MANNED_S = 3.0  # one that is not in office after so long is not the one
+FIRST_S = 5.0  # so long a manager may take to be heard for the first time, before pods are judged without it
 RETURN_S = 20.0  # after the way was cut, so long it is worth waiting for what the manager says
+DESPERATE = 6  # tries in vain, about so many seconds in all, before others are asked than the leader
+MOST = 16
 FAITHFUL = 3  # tries at one door before others are looked for: its host starts a manager again
 SLOWEST_S = 15.0  # between two tries where nobody answers
 OPERATOR = f"{socket.gethostname()}-{os.getpid()}"
@@ -55,10 +58,12 @@ class Link:
         really_gone: Callable[[list[str]], Awaitable[list[str]]],
     ) -> None:
         self._memory, self._changed, self._really_gone = memory, changed, really_gone
+        memory.insight_until = now() + FIRST_S
         self._situation = Situation()
         self._moved = asyncio.Event()
         self._gone: set[str] = set()
         self._pods: list[str] = []  # that the manager has named
+        self._unmanned = False  # the leader has one that is not in office
         self._doors: list[str] = []
         self._writer: asyncio.StreamWriter | None = None
         self._said: ClusterFacts | None = None
@@ -80,8 +85,9 @@ class Link:
         failures = 0
         while True:
             spoke = False
-            targets = self._targets()
-            for door in targets if failures >= FAITHFUL else targets[:1]:
+            targets = self._targets(failures)
+            patient = failures < FAITHFUL and targets[:1] == self._doors[:1]
+            for door in targets[:1] if patient else targets:
                 spoke = await self._visit(door)
                 self._lost()
                 if spoke:
@@ -91,11 +97,12 @@ class Link:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._moved.wait(), backoff_s(failures, 0.2, SLOWEST_S))
 
-    def _targets(self) -> list[str]:
-        """Where it was last, then the leader. Others only when the leader is not there: who is asked starts one."""
+    def _targets(self, failures: int) -> list[str]:
+        """Where it was last, then the leader. Others only when it is not there: whoever is asked starts one."""
         s = self._situation
-        addresses = [s.leader] if s.leader else list(s.others)
-        found = [*self._doors[:1], *(f"{a}|{MANAGER_PORT}" for a in addresses), *self._doors[1:]]
+        elsewhere = not s.leader or self._unmanned or failures >= DESPERATE
+        addresses = [*([s.leader] if s.leader else []), *(s.others[:MOST] if elsewhere else ())]
+        found = [*self._doors[:1], *(f"{a}|{MANAGER_PORT}" for a in addresses), *self._doors[1:MOST]]
         alive = {s.leader, *s.others}
         return [door for door in dict.fromkeys(found) if door.rpartition("|")[0] in alive]
 
@@ -120,9 +127,14 @@ class Link:
                     self._pods = message.pods
                     self._moved.set()
                 if in_office:
+                    self._unmanned = False
                     self._hear(door, message)
-                elif asyncio.get_running_loop().time() - came > MANNED_S:
+                elif not message.starts and asyncio.get_running_loop().time() - came > MANNED_S:
+                    self._unmanned = True
                     return False
+        except ConnectionRefusedError:
+            if not self._doors:  # nobody is there to be waited for
+                self._memory.insight_until = min(self._memory.insight_until, now())
         except (WireError, OSError, ValueError, asyncio.TimeoutError) as e:
             log.debug("%s: %s", door, str(e) or type(e).__name__)
         finally:
@@ -156,7 +168,7 @@ class Link:
             self._gone |= set(await self._really_gone(missing))
         return ClusterFacts(
             operator=OPERATOR,
-            gone=sorted(self._gone & set(self._pods)) or sorted(self._gone),
+            gone=sorted(self._gone),
             trouble=dict(s.trouble),
             coming=dict(s.coming),
         )
@@ -167,14 +179,14 @@ class Link:
         memory.managers = tuple(d.replace("|", ":") for d in self._doors)
         new = insight(facts)
         old = memory.insight
-        memory.insight, memory.insight_until = new, now() + RETURN_S
+        memory.insight, memory.lately = new, None
         if old is None or replace(old, report={}) != replace(new, report={}):
             self._changed()
 
     def _lost(self) -> None:
         memory = self._memory
         if memory.insight is not None:
-            memory.insight, memory.insight_until = None, now() + RETURN_S
+            memory.insight, memory.lately, memory.insight_until = None, memory.insight, now() + RETURN_S
             self._changed()
 
 
@@ -182,7 +194,9 @@ def insight(facts: JobFacts) -> Insight:
     """What a manager says, as decisions need it."""
     recovering = ""
     if facts.incident:
-        recovering = "; ".join(t for t in (facts.fault, facts.why, facts.waiting) if t)
+        told = (facts.why,) if facts.why.startswith(facts.fault) else (facts.fault, facts.why)
+        waits = f"waiting for {facts.waiting}" if facts.waiting else ""
+        recovering = "; ".join(t for t in (*told, waits) if t)
     degraded = ""
     if 0 < facts.ranks < facts.world_size:
         degraded = f"{facts.ranks} of {facts.world_size} ranks take part, with the same global batch"

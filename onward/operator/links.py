@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onward.api import pods
-from onward.api.ascendjob import MANAGER_PORT
 from onward.api.job import Job
 from onward.core.jobs import OVER
 from onward.kube.client import Client
@@ -25,7 +24,7 @@ class Links:
     def update(self, key: str, sight: Sight, memory: Memory) -> None:
         job = sight.read
         ended = sight.seen.word is not None and sight.seen.word.type in OVER
-        if not isinstance(job, Job) or ended or sight.seen.ends or not _has_manager(job):
+        if not isinstance(job, Job) or ended or sight.seen.ends or job.app:
             self.forget(key)
             return
         known = self._links.get(key)
@@ -50,11 +49,6 @@ class Links:
         there = (await self._client.list(PODS, job.namespace, labelSelector=labels))["items"]
         alive = {uid_of(pod) for pod in there if not over(pod)}
         return [uid for uid in uids if uid not in alive]
-
-
-def _has_manager(job: Job) -> bool:
-    ports = [p.get("containerPort") for replica in job.replicas for p in replica.main.get("ports") or ()]
-    return MANAGER_PORT in ports and not job.app
 
 
 def _situation(job: Job, sight: Sight) -> Situation:

@@ -8,6 +8,7 @@ import signal
 import socket
 from dataclasses import dataclass
 
+from onward.api.ascendjob import GROUP
 from onward.api.crds import crds
 from onward.kube.access import IN_CLUSTER, Access
 from onward.kube.client import ApiError, Client
@@ -37,7 +38,7 @@ async def serve(access: Access, settings: OperatorSettings) -> None:
     """Until it is told to end, or the lease is lost: then whoever started it starts it anew."""
     async with Client(access, user_agent="onward-operator") as client:
         if settings.define:
-            await install(client, crds())
+            await install(client, [crd for crd in crds() if crd["spec"]["group"] == GROUP])
         inside = access.source == str(IN_CLUSTER)
         namespace = settings.namespace or (access.namespace if inside else "kube-system")
         identity = f"{socket.gethostname()}-{os.getpid()}"

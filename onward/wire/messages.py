@@ -180,6 +180,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How a job stands inside its pods. `term` 0: nobody is in office yet."""
 
     term: int = 0
+    starts: bool = False  # this is where the job begins, when all its nodes have come
     generation: int = 0
     phase: str = ""
     over: bool = False

@@ -149,5 +149,16 @@ def test_a_crash_waits_a_moment_for_the_managers_word() -> None:
     held = judge(RECOVER, find_losses(RECOVER, seen), seen, 40.0)
     assert held.hold_until == 50.0
     assert not held.fatal
+    over = replace(seen, lately=Insight(phase="Failed", over=True, recovers=True))
+    assert judge(RECOVER, find_losses(RECOVER, over), over, 40.0).everybody, "it has said that it is over"
     late = judge(RECOVER, find_losses(RECOVER, seen), seen, 51.0)
     assert late.hold_until is None
+
+
+def test_a_pod_that_goes_with_the_manager_costs_nothing_when_it_was_well() -> None:
+    """The way to the manager is cut because it was in that pod: another takes over, and nobody need wait for that."""
+    seen = replace(DELETED, lately=GOES_ON, insight_until=50.0)
+    verdict = judge(RECOVER, find_losses(RECOVER, seen), seen, 40.0)
+    assert (verdict.hold_until, verdict.everybody, verdict.charged) == (None, False, False)
+    late = judge(RECOVER, find_losses(RECOVER, seen), seen, 51.0)
+    assert late.charged, "nobody has taken over"

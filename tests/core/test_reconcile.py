@@ -262,3 +262,13 @@ def test_when_nobody_is_left_who_could_go_on_all_begin_anew() -> None:
     assert len(dropped(plan)) == 3
     gone = decide(job, replace(seen, pods=failed), NOW)
     assert gone.record.floor == gone.record.wave == 1
+
+
+def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
+    job = replace(JOB, keeps_others=True, recovers=True)
+    seen = replace(GOING, pods=PODS[:2], insight_until=NOW + 5)
+    waits = decide(job, seen, NOW)
+    assert (waits.writes, waits.again_s) == ((), 5)
+    late = decide(job, seen, NOW + 6)
+    assert made(late) == [("Worker", 1)]
+    assert late.record.charged == 1

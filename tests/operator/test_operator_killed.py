@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from world import Anything, EachWriteFirst, Fate, KilledAfterEachWrite, Stale, World, a_job, operated
 
 from onward.kube.access import Access
@@ -111,10 +113,32 @@ def test_promise_7_in_all_other_ways(real: Access) -> None:
         asyncio.run(asyncio.wait_for(compare(real, {name: fate}), 300))
 
 
+def rights() -> set[tuple[str, str]]:
+    """(verb, resource) as the operator's role lists them."""
+    file = Path(__file__).resolve().parents[2] / "deploy/operator.yaml"
+    roles = [doc for doc in yaml.safe_load_all(file.read_text()) if doc["kind"] in ("ClusterRole", "Role")]
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {(verb, name) for rule in rules for verb in rule["verbs"] for name in rule["resources"]}
+
+
+def verb_and_resource(method: str, path: str, watch: bool) -> tuple[str, str]:
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    if parts[0] == "namespaces" and len(parts) > 2:
+        parts = parts[2:]
+    verbs = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+    reading = "watch" if watch else "get" if len(parts) > 1 else "list"
+    return verbs.get(method, reading), "/".join([parts[0], *parts[2:]])
+
+
 async def compare(real: Access, fates: dict[str, Callable[[], Fate]]) -> dict[str, Any]:
     """These lives, all at once, against one in which nothing goes wrong."""
     tag = uuid.uuid4().hex[:6]
-    calm = await live(real, f"calm-{tag}", Fate())
+    nothing_wrong = Fate()
+    calm = await live(real, f"calm-{tag}", nothing_wrong)
+    allowed = rights()
+    for method, path, watch in nothing_wrong.asked:
+        assert verb_and_resource(method, path, watch) in allowed, f"{method} {path} is not in deploy/operator.yaml"
     waves = ["0", "1", "2", "3", "4"]
     assert calm["created"] == dict.fromkeys(("life-master-0", "life-worker-0", "life-worker-1"), waves)
     asked = {name: make() for name, make in fates.items()}

@@ -409,3 +409,19 @@ def test_the_rank_table_fills_the_users_config_map(real: Access) -> None:
         assert [d["rank_id"] for s in done["server_list"] for d in s["device"]] == ["0", "1", "2"]
 
     tell(real, story)
+
+
+def test_a_name_that_is_taken_keeps_only_its_own_pod_away(real: Access) -> None:
+    async def story(world: World) -> None:
+        taken = {"metadata": {"name": "job-worker-0"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        made = await world.client.create(PODS, taken, world.namespace)
+        await submit(world, a_job("job", workers=6))
+        await world.until(lambda: len(world.own_pods()) == 6, "the others are made")
+        await world.until(lambda: world.condition("job").get("reason") == "PodCreateFailed", "and it is said")
+        assert "job-worker-0 exists already and belongs to nobody" in world.condition("job")["message"]
+        left = await world.client.get(PODS, "job-worker-0", world.namespace)
+        assert uid_of(left) == uid_of(made)
+        await world.client.delete(PODS, "job-worker-0", world.namespace, {"gracePeriodSeconds": 0})
+        await runs(world)
+
+    tell(real, story)

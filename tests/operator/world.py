@@ -77,6 +77,7 @@ class KillingApi(FaultyApi):
         self.effective = 0  # writes that changed something
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.fate.asked.append((request.method, request.path, "watch" in request.query))
         if request.method not in WRITES:
             if request.query.get("watch") == "true":
                 return await self._watch(request)
@@ -127,6 +128,7 @@ class Fate:
 
     def __init__(self) -> None:
         self.fired = 0
+        self.asked: list[tuple[str, str, bool]] = []  # method, path, whether it is a watch
 
     def before(self, request: web.Request) -> str:
         """drop, or a status: the server never hears of it."""
