@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from several import Node, wait_until
+from several import Node
+from waiting import until
 
 from onward.api import ascendjob, pods
 from onward.api.env import Surroundings
@@ -78,7 +79,7 @@ def made(tmp_path: Path) -> Iterator[Pods]:
 @pytest.mark.torch
 def test_the_leaders_pod_is_replaced_and_the_job_goes_on(made: Pods) -> None:
     leader, worker = made.start("Master", 1), made.start("Worker", 2)
-    wait_until(lambda: leader.said.count("committed") > 5, "both train")
+    until(lambda: leader.said.count("committed") > 5, "both train")
     leader.kill()
     again = made.start("Master", 3, wave=1, managers=(f"{made.address(2)}:9601",))
     assert [worker.wait(), again.wait()] == [0, 0], worker.said + again.said

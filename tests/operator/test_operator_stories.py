@@ -166,9 +166,9 @@ def test_only_the_pod_of_a_bad_node_is_replaced_elsewhere(real: Access, how: str
 
 def test_the_deadline_and_the_time_after_it(real: Access) -> None:
     async def story(world: World) -> None:
-        await submit(world, a_job("job", activeDeadlineSeconds=2, ttlSecondsAfterFinished=2))
+        await submit(world, a_job("job", activeDeadlineSeconds=12, ttlSecondsAfterFinished=2))
         await runs(world)
-        await fails(world, "Job NS/job has failed because it was active longer than activeDeadlineSeconds, 2 s")
+        await fails(world, "Job NS/job has failed because it was active longer than activeDeadlineSeconds, 12 s")
         await world.until(lambda: not world.own_pods(), "its pods are ended")
         await world.until(lambda: not world.job("job"), "it is deleted")
 
