@@ -378,13 +378,17 @@ def test_reason_pod_create_failed(real: Access) -> None:
 
 def test_a_pod_holds_no_token_of_the_api_and_a_secret_of_its_own(real: Access) -> None:
     async def story(world: World) -> None:
-        await submit(world, a_job("job"))
+        await submit(world, a_job("job", annotations={"recover-strategy": "recover"}))
         await runs(world)
         pod = world.pod("job-master-0")
         assert pod["spec"]["automountServiceAccountToken"] is False
         secret = await world.client.get(SECRETS, "job-onward", world.namespace)
         await world.client.delete(SECRETS, "job-onward", world.namespace)
         assert secret["metadata"]["ownerReferences"][0]["name"] == "job"
+        await world.client.delete(PODS, "job-worker-0", world.namespace)
+        await runs(world, restarts=1)
+        again = await world.client.get(SECRETS, "job-onward", world.namespace)
+        assert again["data"] == secret["data"], "those that stayed know the same one"
 
     tell(real, story)
 
