@@ -23,7 +23,7 @@ from onward.core.recovery import Limits
 from onward.errors import WireError
 from onward.kube.access import Access
 from onward.kube.client import Client
-from onward.kube.objects import EVENTS, PODS, SECRETS, name_of, uid_of
+from onward.kube.objects import PODS, SECRETS, name_of, uid_of
 from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
 from onward.operator.eyes import JOBS
@@ -186,11 +186,6 @@ def has(world: World, kind: str, value: str) -> bool:
     return any(c["type"] == kind and c["status"] == value for c in conditions)
 
 
-async def events(world: World) -> list[str]:
-    found = await world.client.list(EVENTS, world.namespace, fieldSelector="involvedObject.name=job")
-    return [f"{e['reason']}: {e['message']}" for e in found["items"]]
-
-
 def test_a_pod_that_its_manager_calls_unfit_is_replaced_and_the_others_stay(real: Access) -> None:
     async def story(world: World, inner: Inside) -> None:
         await inner.begin("job-master-0")
@@ -211,9 +206,8 @@ def test_a_pod_that_its_manager_calls_unfit_is_replaced_and_the_others_stay(real
         await world.until(lambda: world.state("job") == "Running", "it runs")
         assert world.restarts("job") == 0, "a recovery that keeps the job running costs nothing"
         assert "fan-1" in str(status(world)["lastIncident"])
-        told = await events(world)
-        assert any(e.startswith("Recovering: ") and "fan-1" in e for e in told)
-        assert any(e.startswith("Recovered: ") for e in told)
+        await world.told("job", lambda e: e.startswith("Recovering: ") and "fan-1" in e, "the beginning is told")
+        await world.told("job", lambda e: e.startswith("Recovered: "), "and the end")
 
     tell(real, story)
 
