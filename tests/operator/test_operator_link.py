@@ -23,7 +23,7 @@ from onward.core.recovery import Limits
 from onward.errors import WireError
 from onward.kube.access import Access
 from onward.kube.client import Client
-from onward.kube.objects import PODS, SECRETS, name_of, uid_of
+from onward.kube.objects import NODES, PODS, SECRETS, name_of, uid_of
 from onward.manager.logic import ManagerSettings
 from onward.manager.server import ManagerServer
 from onward.operator.eyes import JOBS
@@ -208,6 +208,20 @@ def test_a_pod_that_its_manager_calls_unfit_is_replaced_and_the_others_stay(real
         assert "fan-1" in str(status(world)["lastIncident"])
         await world.told("job", lambda e: e.startswith("Recovering: ") and "fan-1" in e, "the beginning is told")
         await world.told("job", lambda e: e.startswith("Recovered: "), "and the end")
+
+    tell(real, story)
+
+
+def test_what_the_cluster_says_of_a_node_is_a_published_fault_until_it_is_over(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        node = str(world.pod("job-worker-0")["spec"]["nodeName"])
+        notes = inner.agents["job-master-0"].notes
+        for annotation, words in (("fan slow", "pre-separate"), (None, "cleared")):
+            patch = {"metadata": {"annotations": {"onward.dev/fault": annotation}}}
+            await world.client.patch(NODES, node, patch)
+            await world.until(lambda words=words: any("node-fault" in n and words in n for n in notes), words)
 
     tell(real, story)
 
