@@ -104,7 +104,8 @@ class NodeSeen:
     ready: bool = True
     since: float = 0.0  # it has been (not) ready for so long
     fenced: bool = False  # somebody who must know says that nothing runs there any more
-    trouble: str = ""  # a fault that somebody has reported: no place for this job
+    fault: str = ""  # what somebody has reported of it
+    trouble: str = ""  # a fault for which it is no place for this job any more
     sub_health: str = ""  # worse than it should be
 
 

@@ -6,16 +6,19 @@ and nobody waits for its vote. It knows the same secret as the agents. Without o
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 
 from onward.core import published
+from onward.core.intake import LONGEST_TEXT, Notice
 from onward.core.job import OVER, Job
 from onward.core.membership import Member
 from onward.manager.logic import ManagerLogic
-from onward.wire.messages import ClusterFacts, JobFacts, Note
+from onward.wire.messages import ClusterFacts, FaultRequest, JobFacts, Note
 
 AGAIN_S = 1.0  # what has not changed is told again after so long: step and goodput
 FASTEST_S = 0.1
+CODES = ("node-sub-health", "node-fault")  # of faults that come from the cluster, and are cleared by it
 
 
 class ClusterDesk:
@@ -36,6 +39,23 @@ class ClusterDesk:
         self._gone |= frozenset(message.gone)  # who is gone does not come back; the same pod never does
         now = message.coming | message.trouble
         return [Note(text=text, loud=True) for who, text in now.items() if before.get(who) != text]
+
+    def notices(self, logic: ManagerLogic, here: Iterable[Member]) -> list[FaultRequest]:
+        """What has to be published, or cleared, for the board to say what the cluster says."""
+        if self._heard is None or logic.job is None:
+            return []
+        agents = {m.pod: m.id for m in here if m.pod}
+        faults = [(agents[f.pod], f) for f in self._heard.faults if f.pod in agents]
+        wanted = {(agent, f.code) for agent, f in faults}
+        stand = {(f.agent, f.code) for f in logic.job.board.faults if f.code in CODES and not f.done}
+        found = [
+            Notice(op="report", level=f.level, code=f.code, node=agent, text=f.text[:LONGEST_TEXT])
+            for agent, f in faults
+            if (agent, f.code) not in stand
+        ]
+        over = [key for key in stand - wanted if key[0] in agents.values()]
+        found += [Notice(op="clear", code=code, node=agent) for agent, code in sorted(over)]
+        return [FaultRequest(uid=uuid.uuid4().hex, notice=notice) for notice in found]
 
     def is_gone(self, m: Member) -> bool:
         return bool(m.pod) and m.pod in self._gone

@@ -143,6 +143,8 @@ class ManagerServer:
             self._desk.forget()
         self._logic.out += [(None, note) for note in self._desk.hear(message)]
         self._ask_who_lives()
+        for request in self._desk.notices(self._logic, [m for m in self._here.values() if m.id in self._peers]):
+            self._logic.on_fault_request("", request, time.monotonic())
         self._wake()
 
     def _tell_operators(self) -> None:

@@ -46,7 +46,6 @@ class Memory:
 
     uid: str
     token: str = ""
-    secret_at: float = 0.0  # when the Secret was last known to be there
     errors: dict[str, str] = field(default_factory=dict)  # what could not be written, twice in a row
     slips: dict[str, str] = field(default_factory=dict)  # what could not be written the last time
     previous: dict[Place, str] = field(default_factory=dict)

@@ -34,7 +34,6 @@ from onward.operator.eyes import JOBS, Eyes, Memory, Sight
 TOGETHER = 64  # writes at a time, at most; it begins with one and doubles while all goes well
 PREVIOUS_NODE = "onward.dev/previous-node"
 AVOID_NODES = "onward.dev/avoid-nodes"
-SECRET_S = 60.0
 MANAGERS_MOST = 16  # where a new pod looks for those whom it joins
 
 
@@ -56,18 +55,20 @@ class Hands:
     def __init__(self, client: Client, eyes: Eyes, leads: Callable[[], bool]) -> None:
         self._client, self._eyes, self._leads = client, eyes, leads
 
-    async def carry_out(self, sight: Sight, writes: tuple[Write, ...], now: float) -> None:
+    async def carry_out(self, sight: Sight, writes: tuple[Write, ...]) -> None:
         """In order; what is about pods many at a time. Raises WriteFailed after having tried what can be."""
         problems: dict[str, str] = {}
         waits: list[float] = []
         batch = 1
         queue = list(writes)
+        if any(isinstance(w, MakePod) for w in queue) and not any(isinstance(w, MakeSecret) for w in queue):
+            queue.insert(0, MakeSecret())  # pods cannot begin without it, and somebody may have deleted it
         while queue:
             size = batch if isinstance(queue[0], (MakePod, DropPod)) else 1
             kind = type(queue[0])
             several = [w for w in queue[:size] if type(w) is kind]
             queue = queue[len(several) :]
-            results = await asyncio.gather(*(self._one(sight, w, now) for w in several), return_exceptions=True)
+            results = await asyncio.gather(*(self._one(sight, w) for w in several), return_exceptions=True)
             errors = [(w, e) for w, e in zip(several, results, strict=True) if isinstance(e, BaseException)]
             for write, e in errors:
                 if not isinstance(e, (ApiError, Unreachable)):
@@ -82,7 +83,7 @@ class Hands:
         if problems:
             raise WriteFailed(problems, max(waits, default=None))
 
-    async def _one(self, sight: Sight, write: Write, now: float) -> None:
+    async def _one(self, sight: Sight, write: Write) -> None:
         if not self._leads():
             raise NotTheLeader("the lease is not held any more")
         match write:
@@ -94,12 +95,12 @@ class Hands:
                 await self._drop(JOBS, self._eyes.jobs, sight.obj, {"propagationPolicy": "Background"})
             case _:
                 if isinstance(sight.read, Job):
-                    await self._make(sight, sight.read, write, now)
+                    await self._make(sight, sight.read, write)
 
-    async def _make(self, sight: Sight, job: Job, write: Write, now: float) -> None:
+    async def _make(self, sight: Sight, job: Job, write: Write) -> None:
         match write:
             case MakeSecret():
-                await self._ensure_secret(job, self._eyes.memory(sight.obj), now)
+                await self._ensure_secret(job, self._eyes.memory(sight.obj))
             case MakeService():
                 service = pods.service(job)
                 if service is not None:
@@ -111,12 +112,10 @@ class Hands:
                 done = await self._client.patch(PODGROUPS, pods.pod_group_name(job), patch, job.namespace)
                 self._eyes.groups.learn(done)
             case MakePod():
-                await self._make_pod(sight, job, write, now)
+                await self._make_pod(sight, job, write)
 
-    async def _make_pod(self, sight: Sight, job: Job, write: MakePod, now: float) -> None:
+    async def _make_pod(self, sight: Sight, job: Job, write: MakePod) -> None:
         memory = self._eyes.memory(sight.obj)
-        if now - memory.secret_at > SECRET_S:
-            await self._ensure_secret(job, memory, now)
         address = str(sight.service["spec"]["clusterIP"]) if sight.service is not None else ""
         around = Surroundings(
             leader_address="" if address == "None" else address, managers=_managers(sight, memory, write.wave)
@@ -145,7 +144,7 @@ class Hands:
         informer.learn(made)
         return made
 
-    async def _ensure_secret(self, job: Job, memory: Memory, now: float) -> None:
+    async def _ensure_secret(self, job: Job, memory: Memory) -> None:
         """The token is kept here, too: whoever deletes the Secret gets the same one back."""
         token = memory.token or secrets.token_hex(32)
         try:
@@ -156,7 +155,7 @@ class Hands:
             there = await self._client.get(SECRETS, pods.secret_name(job), job.namespace)
             _check_owner(SECRETS, there, job)
             token = base64.b64decode((there.get("data") or {}).get(TOKEN_KEY, "")).decode()
-        memory.token, memory.secret_at = token, now
+        memory.token = token
 
     async def _drop_pod(self, sight: Sight, write: DropPod) -> None:
         pod = sight.pods.get(write.name)

@@ -20,7 +20,7 @@ from onward.kube.client import ApiError, Unreachable, backoff_s
 from onward.log import get_logger
 from onward.operator.eyes import Memory, now
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import ClusterFacts, JobFacts, encoder, from_manager
+from onward.wire.messages import ClusterFacts, JobFacts, NodeFault, encoder, from_manager
 
 log = get_logger("operator.link")
 
@@ -46,6 +46,7 @@ class Situation:
     alive: frozenset[str] = frozenset()  # uids of pods that are there and have not ended
     trouble: tuple[tuple[str, str], ...] = ()
     coming: tuple[tuple[str, str], ...] = ()
+    faults: tuple[NodeFault, ...] = ()
 
 
 class Link:
@@ -171,6 +172,7 @@ class Link:
             gone=sorted(self._gone),
             trouble=dict(s.trouble),
             coming=dict(s.coming),
+            faults=list(s.faults),
         )
 
     def _hear(self, door: str, facts: JobFacts) -> None:

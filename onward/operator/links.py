@@ -12,6 +12,7 @@ from onward.kube.objects import PODS, uid_of
 from onward.operator.eyes import Memory, Sight
 from onward.operator.link import Link, Situation
 from onward.operator.views import over
+from onward.wire.messages import NodeFault
 
 
 class Links:
@@ -53,6 +54,7 @@ class Links:
 
 def _situation(job: Job, sight: Sight) -> Situation:
     leader, others, trouble, coming = "", [], {}, {}
+    faults: list[NodeFault] = []
     first = pods.service_name(job)
     for pod in sight.seen.pods:
         address = str((sight.pods[pod.name].get("status") or {}).get("podIP") or "")
@@ -65,6 +67,10 @@ def _situation(job: Job, sight: Sight) -> Situation:
         if pod.node and (node is None or not node.ready or node.trouble):
             why = "exists no more" if node is None else node.trouble or "is not ready"
             trouble[pod.uid] = f"pod {pod.name}: its node {pod.node} {why}"
+        if node is not None and node.sub_health:
+            faults.append(NodeFault(pod=pod.uid, level="sub-health", code="node-sub-health", text=node.sub_health))
+        if node is not None and node.fault and not node.trouble:
+            faults.append(NodeFault(pod=pod.uid, level="pre-separate", code="node-fault", text=node.fault))
         if pod.phase == "Pending" and pod.wave > sight.seen.record.floor:
             waits = f": {pod.text}" if pod.text else ""
             coming[pod.name] = f"pod {pod.name} is on its way{waits}"
@@ -74,4 +80,5 @@ def _situation(job: Job, sight: Sight) -> Situation:
         alive=frozenset(p.uid for p in sight.seen.pods if not p.over),
         trouble=tuple(sorted(trouble.items())),
         coming=tuple(sorted(coming.items())),
+        faults=tuple(faults),
     )

@@ -92,7 +92,7 @@ class Operator:
         await self._write_status(sight, plan, at)
         memory = self.eyes.memory(sight.obj)
         try:
-            await self.hands.carry_out(sight, plan.writes, at)
+            await self.hands.carry_out(sight, plan.writes)
         except WriteFailed as e:
             memory.failed(e.problems)
             raise

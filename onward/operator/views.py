@@ -110,6 +110,7 @@ def node_seen(node: Obj) -> NodeSeen:
         ready=ready.get("status") == "True",
         since=read_stamp(ready.get("lastTransitionTime")) or 0.0,
         fenced=any(t.get("key") == OUT_OF_SERVICE for t in spec.get("taints") or []),
+        fault=fault,
         trouble=fault if fault and spec.get("unschedulable") else "",
         sub_health=str(sub_health.get("message") or "reported") if sub_health.get("status") == "True" else "",
     )

@@ -167,6 +167,15 @@ class FaultAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 # ---------------------------------------------------------------------------------- operator and manager
 
 
+class NodeFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster says about the node of a pod, with the level of a published fault."""
+
+    pod: str  # uid
+    level: str
+    code: str
+    text: str = ""
+
+
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that an operator knows about the pods of a job, and the job's manager cannot see."""
 
@@ -174,6 +183,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     gone: list[str] = []  # uids of pods that are no more: deleted, or their node fenced. An arbiter's word
     trouble: dict[str, str] = {}  # uid of a pod -> what is wrong with its node
     coming: dict[str, str] = {}  # name of a pod that is to fill a vacant place -> how it stands
+    faults: list[NodeFault] = []  # that the cluster reports of nodes that pods of the job are on
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):

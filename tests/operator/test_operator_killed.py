@@ -88,9 +88,9 @@ def _runs(world: World, restarts: int) -> bool:
 FATES: dict[str, Callable[[], Fate]] = {
     "killed before it hears the reply": lambda: KilledAfterEachWrite(heard=False),
     "anything": lambda: Anything(2),
-    "replies are lost": lambda: EachWriteFirst("lost"),
 }
 MORE: dict[str, Callable[[], Fate]] = {
+    "replies are lost": lambda: EachWriteFirst("lost"),
     "killed after it heard the reply": lambda: KilledAfterEachWrite(heard=True),
     "connections break": lambda: EachWriteFirst("drop"),
     "409": lambda: EachWriteFirst("409"),

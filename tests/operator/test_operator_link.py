@@ -23,7 +23,7 @@ from onward.core.policy import parse_policies
 from onward.errors import WireError
 from onward.kube.access import Access
 from onward.kube.client import Client
-from onward.kube.objects import EVENTS, PODS, SECRETS, name_of, uid_of
+from onward.kube.objects import NODES, PODS, SECRETS, name_of, uid_of
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.operator.eyes import JOBS
@@ -186,21 +186,6 @@ def has(world: World, kind: str, value: str) -> bool:
     return any(c["type"] == kind and c["status"] == value for c in conditions)
 
 
-async def events(world: World) -> list[str]:
-    found = await world.client.list(EVENTS, world.namespace, fieldSelector="involvedObject.name=job")
-    return [f"{e['reason']}: {e['message']}" for e in found["items"]]
-
-
-async def events_with(world: World, begin: str) -> list[str]:
-    """Events are written after the state that they tell of."""
-    for _ in range(100):
-        told = await events(world)
-        if any(e.startswith(begin) for e in told):
-            return told
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"no event {begin}in {told}")
-
-
 def test_a_pod_that_its_manager_calls_unfit_is_replaced_and_the_others_stay(real: Access) -> None:
     async def story(world: World, inner: Inside) -> None:
         await inner.begin("job-master-0")
@@ -221,8 +206,22 @@ def test_a_pod_that_its_manager_calls_unfit_is_replaced_and_the_others_stay(real
         await world.until(lambda: world.state("job") == "Running", "it runs")
         assert world.restarts("job") == 0, "a recovery that keeps the job running costs nothing"
         assert "fan-1" in str(status(world)["lastIncident"])
-        told = await events_with(world, "Recovered: ")
-        assert any(e.startswith("Recovering: ") and "fan-1" in e for e in told)
+        await world.told("job", lambda e: e.startswith("Recovering: ") and "fan-1" in e, "the beginning is told")
+        await world.told("job", lambda e: e.startswith("Recovered: "), "and the end")
+
+    tell(real, story)
+
+
+def test_what_the_cluster_says_of_a_node_is_a_published_fault_until_it_is_over(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        node = str(world.pod("job-worker-0")["spec"]["nodeName"])
+        notes = inner.agents["job-master-0"].notes
+        for annotation, words in (("fan slow", "pre-separate"), (None, "cleared")):
+            patch = {"metadata": {"annotations": {"onward.dev/fault": annotation}}}
+            await world.client.patch(NODES, node, patch)
+            await world.until(lambda words=words: any("node-fault" in n and words in n for n in notes), words)
 
     tell(real, story)
 

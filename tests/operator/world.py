@@ -19,7 +19,7 @@ from faultyapi import FaultyApi
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.informer import Informer
-from onward.kube.objects import NAMESPACES, NODES, PODGROUPS, PODS, Obj, name_of, uid_of
+from onward.kube.objects import EVENTS, NAMESPACES, NODES, PODGROUPS, PODS, Obj, name_of, uid_of
 from onward.operator.eyes import JOBS
 from onward.operator.loop import Operator
 
@@ -358,6 +358,17 @@ class World:
                 pods = [(name_of(p), p["metadata"]["labels"].get("version"), p["status"]) for p in self.own_pods()]
                 raise AssertionError(f"{what}: not within {timeout_s} s; {self.statuses[-1:]}; {pods}")
             await asyncio.sleep(0.01)
+
+    async def told(self, name: str, good: Callable[[str], bool], what: str) -> None:
+        """Wait for an event, `Reason: message`, about a job. They are written beside everything else."""
+        deadline = time.monotonic() + 30.0
+        while True:
+            listed = await self.client.list(EVENTS, self.namespace, fieldSelector=f"involvedObject.name={name}")
+            found = [f"{e['reason']}: {e['message']}" for e in listed["items"]]
+            if any(good(each) for each in found):
+                return
+            assert time.monotonic() < deadline, f"{what}: {found}"
+            await asyncio.sleep(0.05)
 
     async def edit(self, name: str, patch: Obj) -> None:
         await self.client.patch(JOBS, name, patch, self.namespace)
