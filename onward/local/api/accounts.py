@@ -28,7 +28,7 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 TOKEN_REQUEST = builtin_types().kind("authentication.TokenRequest")
 
 
-def user_info(user: str) -> Json:
+def user_info(user: str, api: Api | None = None) -> Json:
     if user.startswith("system:serviceaccount:"):
         namespace = user.split(":")[2]
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
@@ -36,7 +36,12 @@ def user_info(user: str) -> Json:
         groups = ["system:masters", "system:authenticated"]
     else:
         groups = ["system:nodes", "system:authenticated"]
-    return {"username": user, "groups": groups}
+    found: Json = {"username": user, "groups": groups}
+    if api is not None and user.startswith("system:serviceaccount:"):
+        _, _, namespace, name = user.split(":")
+        account = api.store.get(("serviceaccounts", namespace, name))
+        found["uid"] = account.body["metadata"]["uid"] if account is not None else ""
+    return found
 
 
 def _part(data: bytes) -> str:
@@ -100,8 +105,8 @@ async def issue(server: Server, request: web.Request, target: Target) -> web.Res
     token = f"{text}.{_part(_signature(server.api, text))}"
     answer = {
         "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
-        "metadata": {"name": target.name, "namespace": target.namespace, "creationTimestamp": now_text()},
-        "spec": {**spec, "audiences": audiences, "expirationSeconds": seconds},
+        "metadata": {"name": target.name, "namespace": target.namespace, "uid": uid, "creationTimestamp": now_text()},
+        "spec": {"boundObjectRef": None, **spec, "audiences": audiences, "expirationSeconds": seconds},
         "status": {"token": token, "expirationTimestamp": now_text(seconds)},
     }  # fmt: skip
     return reply(answer, 201)

@@ -1,6 +1,6 @@
 """What kubectl's columns say about each built-in kind.
 
-`+` marks a column that only `-o wide` shows, `#` a number.
+`+` marks a column that only `-o wide` shows, `#` a number, `?` a boolean, `@` a date.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def _event(body: Json) -> list[Any]:
         last, count = series.get("lastObservedTime", last), series.get("count", count)
     subject = f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
     who = source.get("component") or body.get("reportingComponent") or body.get("reportingController") or ""
-    where = f"{who}, {source['host']}" if source.get("host") else who
+    host = source.get("host") or ("" if source.get("component") else body.get("reportingInstance"))
+    where = f"{who}, {host}" if host else who
     text = (body.get("message") or body.get("note") or "").strip()
     return [
         age(last or body["metadata"].get("creationTimestamp")), body.get("type", ""), body.get("reason", ""), subject,
@@ -165,11 +166,6 @@ def _config_map(body: Json) -> list[Any]:
 def _secret(body: Json) -> list[Any]:
     name, old = _meta(body)
     return [name, body.get("type", ""), len(body.get("data") or {}), old]
-
-
-def _account(body: Json) -> list[Any]:
-    name, old = _meta(body)
-    return [name, len(body.get("secrets") or ()), old]
 
 
 def _images(template: Json) -> tuple[str, str]:
@@ -240,7 +236,9 @@ def _cron_job(body: Json) -> list[Any]:
     last = age(status["lastScheduleTime"]) if status.get("lastScheduleTime") else NONE
     names, images = _images(((spec.get("jobTemplate") or {}).get("spec") or {}).get("template") or {})
     active, zone = len(status.get("active") or ()), spec.get("timeZone") or NONE
-    return [name, spec.get("schedule", ""), zone, str(bool(spec.get("suspend"))), active, last, old, names, images]
+    suspended = str(bool(spec.get("suspend")))
+    chosen = written(((spec.get("jobTemplate") or {}).get("spec") or {}).get("selector") or {}) or NONE
+    return [name, spec.get("schedule", ""), zone, suspended, active, last, old, names, images, chosen]
 
 
 def _lease(body: Json) -> list[Any]:
@@ -337,6 +335,30 @@ def _storage_class(body: Json) -> list[Any]:
     return [name, *kept, grows, old]
 
 
+def _quota(body: Json) -> list[Any]:
+    name, old = _meta(body)
+    status = body.get("status") or {}
+    hard, used = status.get("hard") or {}, status.get("used") or {}
+    shown = {key: f"{key}: {used.get(key, '0')}/{hard[key]}" for key in sorted(hard)}
+    limits = ", ".join(text for key, text in shown.items() if key.startswith("limits"))
+    return [name, ", ".join(text for key, text in shown.items() if not key.startswith("limits")), limits, old]
+
+
+def _revision(body: Json) -> list[Any]:
+    name, old = _meta(body)
+    owner = next((each for each in body["metadata"].get("ownerReferences") or () if each.get("controller")), None)
+    group = f".{owner['apiVersion'].rpartition('/')[0]}" if owner and "/" in owner["apiVersion"] else ""
+    who = f"{owner['kind'].lower()}{group}/{owner['name']}" if owner else NONE
+    return [name, who, body.get("revision", 0), old]
+
+
+def _pod_template(body: Json) -> list[Any]:
+    template = body.get("template") or {}
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    shown = ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or NONE
+    return [body["metadata"]["name"], *_images(template), shown]
+
+
 def _created(body: Json) -> list[Any]:
     return [body["metadata"]["name"], body["metadata"].get("creationTimestamp")]
 
@@ -344,7 +366,12 @@ def _created(body: Json) -> list[Any]:
 def _binding(body: Json) -> list[Any]:
     name, old = _meta(body)
     role = body.get("roleRef") or {}
-    return [name, f"{role.get('kind')}/{role.get('name')}", old]
+    who: dict[str, list[str]] = {"User": [], "Group": [], "ServiceAccount": []}
+    for each in body.get("subjects") or ():
+        place = f"{each['namespace']}/" if each.get("namespace") else ""
+        who.setdefault(each.get("kind", ""), []).append(place + each.get("name", ""))
+    shown = [", ".join(who[kind]) for kind in ("User", "Group", "ServiceAccount")]
+    return [name, f"{role.get('kind')}/{role.get('name')}", old, *shown]
 
 
 COLUMNS: dict[str, tuple[str, Callable[[Json], list[Any]]]] = {
@@ -353,11 +380,14 @@ COLUMNS: dict[str, tuple[str, Callable[[Json], list[Any]]]] = {
         "Name|Status|Roles|Age|Version|Internal-IP+|External-IP+|OS-Image+|Kernel-Version+|Container-Runtime+", _node,
     ),
     "services": ("Name|Type|Cluster-IP|External-IP|Port(s)|Age|Selector+", _service),
-    EVENTS: ("Last Seen|Type|Reason|Object|Subobject+|Source+|Message|First Seen+|Count+#|Name+", _event),
+    EVENTS: ("Last Seen|Type|Reason|Object|Subobject+|Source+|Message|First Seen+|Count+|Name+", _event),
     "namespaces": ("Name|Status|Age", _namespace),
-    "configmaps": ("Name|Data#|Age", _config_map),
-    "secrets": ("Name|Type|Data#|Age", _secret),
-    "serviceaccounts": ("Name|Secrets#|Age", _account),
+    "limitranges": ("Name|Created At@", _created),
+    "podtemplates": ("Name|Containers|Images|Pod Labels", _pod_template),
+    "resourcequotas": ("Name|Request|Limit|Age", _quota),
+    "controllerrevisions.apps": ("Name|Controller|Revision|Age", _revision),
+    "configmaps": ("Name|Data|Age", _config_map),
+    "secrets": ("Name|Type|Data|Age", _secret),
     "endpoints": ("Name|Endpoints|Age", _endpoints),
     "persistentvolumeclaims": (
         "Name|Status|Volume|Capacity|Access Modes|StorageClass|VolumeAttributesClass|Age|VolumeMode+", _claim,
@@ -368,7 +398,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Json], list[Any]]]] = {
         _volume,
     ),
     "replicationcontrollers": ("Name|Desired#|Current#|Ready#|Age|Containers+|Images+|Selector+", _replica_set),
-    "deployments.apps": ("Name|Ready|Up-to-date#|Available#|Age|Containers+|Images+|Selector+", _deployment),
+    "deployments.apps": ("Name|Ready|Up-to-date|Available|Age|Containers+|Images+|Selector+", _deployment),
     "replicasets.apps": ("Name|Desired#|Current#|Ready#|Age|Containers+|Images+|Selector+", _replica_set),
     "statefulsets.apps": ("Name|Ready|Age|Containers+|Images+", _stateful_set),
     "daemonsets.apps": (
@@ -380,15 +410,17 @@ COLUMNS: dict[str, tuple[str, Callable[[Json], list[Any]]]] = {
     "storageclasses.storage.k8s.io": (
         "Name|Provisioner|ReclaimPolicy|VolumeBindingMode|AllowVolumeExpansion|Age", _storage_class,
     ),
-    "roles.rbac.authorization.k8s.io": ("Name|Created At", _created),
-    "clusterroles.rbac.authorization.k8s.io": ("Name|Created At", _created),
-    "rolebindings.rbac.authorization.k8s.io": ("Name|Role|Age", _binding),
-    "clusterrolebindings.rbac.authorization.k8s.io": ("Name|Role|Age", _binding),
+    "roles.rbac.authorization.k8s.io": ("Name|Created At@", _created),
+    "clusterroles.rbac.authorization.k8s.io": ("Name|Created At@", _created),
+    "rolebindings.rbac.authorization.k8s.io": ("Name|Role|Age|Users+|Groups+|ServiceAccounts+", _binding),
+    "clusterrolebindings.rbac.authorization.k8s.io": ("Name|Role|Age|Users+|Groups+|ServiceAccounts+", _binding),
     "jobs.batch": ("Name|Status|Completions|Duration|Age|Containers+|Images+|Selector+", _job),
-    "cronjobs.batch": ("Name|Schedule|Timezone|Suspend|Active#|Last Schedule|Age|Containers+|Images+", _cron_job),
+    "cronjobs.batch": (
+        "Name|Schedule|Timezone|Suspend?|Active#|Last Schedule|Age|Containers+|Images+|Selector+", _cron_job,
+    ),
     "leases.coordination.k8s.io": ("Name|Holder|Age", _lease),
     "endpointslices.discovery.k8s.io": ("Name|AddressType|Ports|Endpoints|Age", _slice),
-    "customresourcedefinitions.apiextensions.k8s.io": ("Name|Created At", _created),
-    "priorityclasses.scheduling.k8s.io": ("Name|Value#|Global-Default|Age|PreemptionPolicy", _priority_class),
+    "customresourcedefinitions.apiextensions.k8s.io": ("Name|Created At@", _created),
+    "priorityclasses.scheduling.k8s.io": ("Name|Value#|Global-Default?|Age|PreemptionPolicy", _priority_class),
     "poddisruptionbudgets.policy": ("Name|Min Available|Max Unavailable|Allowed Disruptions#|Age", _budget),
 }  # fmt: skip

@@ -54,30 +54,32 @@ def resources(crd: Json) -> list[Resource]:
 
 def accept(registry: Registry, crd: Json) -> None:
     """Sets the conditions a CRD gets at once here: its names are free, so it is established."""
-    spec, now = crd["spec"], now_text()
-    status = crd["status"] = dict(crd.get("status") or {})
+    spec = crd["spec"]
     taken = _taken(registry, crd)
-    had = {each["type"]: each for each in status.get("conditions") or ()}
-
-    def condition(type_: str, good: bool, reason: str, message: str) -> Json:
-        value = "True" if good else "False"
-        before = had.get(type_, {})
-        since = before.get("lastTransitionTime", now) if before.get("status") == value else now
-        return {"type": type_, "status": value, "lastTransitionTime": since, "reason": reason, "message": message}
-
-    conditions = [
-        condition("NamesAccepted", not taken, "Conflict" if taken else "NoConflicts", taken or "no conflicts found"),
-        condition("Established", not taken, "InitialNamesAccepted" if not taken else "NotAccepted",
-                  "the initial names have been accepted" if not taken else "not all names are accepted"),
-    ]  # fmt: skip
-    conditions += [each for type_, each in had.items() if type_ not in ("NamesAccepted", "Established")]
-    status["conditions"] = conditions
+    if taken:
+        set_condition(crd, "NamesAccepted", False, "Conflict", taken)
+        set_condition(crd, "Established", False, "NotAccepted", "not all names are accepted")
+    else:
+        set_condition(crd, "NamesAccepted", True, "NoConflicts", "no conflicts found")
+        set_condition(crd, "Established", True, "InitialNamesAccepted", "the initial names have been accepted")
+    status = crd["status"]
     status["acceptedNames"] = dict(spec["names"]) if not taken else {"plural": "", "kind": ""}
     stored = list(status.get("storedVersions") or ())
     for version in spec.get("versions", ()):
         if version.get("storage") and version["name"] not in stored:
             stored.append(version["name"])
     status["storedVersions"] = stored
+
+
+def set_condition(crd: Json, type_: str, good: bool, reason: str, message: str) -> None:
+    value = "True" if good else "False"
+    status = crd["status"] = dict(crd.get("status") or {})
+    conditions = status["conditions"] = list(status.get("conditions") or ())
+    at = next((index for index, each in enumerate(conditions) if each["type"] == type_), len(conditions))
+    before = conditions[at] if at < len(conditions) else {}
+    since = before["lastTransitionTime"] if before.get("status") == value else now_text()
+    found = {"type": type_, "status": value, "lastTransitionTime": since, "reason": reason, "message": message}
+    conditions[at : at + 1] = [found]
 
 
 def _taken(registry: Registry, crd: Json) -> str:

@@ -15,20 +15,28 @@ NODE_PORTS = 2768
 """30000..32767, as on a stock cluster."""
 
 
-def apply(store: Store, settings: Settings, resource: Resource, body: Json, old: Json | None = None) -> None:
-    """Fills in what the user left out. `old` is the stored object on updates."""
+def fill(resource: Resource, body: Json) -> None:
+    """The defaults of a kind, for what the user left out. Who writes the object owns them."""
     if resource.custom:
         from onward.local.api import structural
 
         structural.default(resource.raw_schema, body)
         return
-    fill = FILLS.get(resource.key)
-    if fill is not None:
-        fill(body)
+    found = FILLS.get(resource.key)
+    if found is not None:
+        found(body)
+
+
+def admit(store: Store, settings: Settings, resource: Resource, body: Json, old: Json | None = None) -> None:
+    """What the server adds beyond that, for reasons of the cluster. `old` is the stored object on updates."""
     if resource.key == "pods" and old is None:
         _admit_pod(store, body)
+    elif resource.key == "pods":
+        _tolerate(body["spec"])
     elif resource.key == "services":
-        _service(store, settings, body, old)
+        _addresses(store, settings, body, old)
+    elif resource.key == "jobs.batch" and old is None:
+        _job_selector(body)
 
 
 def _pod_spec(spec: Json) -> None:
@@ -117,11 +125,16 @@ def _admit_pod(store: Store, body: Json) -> None:
     spec["priority"] = int(item.body.get("value", 0)) if item else spec.get("priority", 0) if name else 0
     policy = item.body.get("preemptionPolicy", "PreemptLowerPriority") if item else "PreemptLowerPriority"
     spec.setdefault("preemptionPolicy", policy)
+    _tolerate(spec)
+    body["status"]["qosClass"] = quality(spec)
+
+
+def _tolerate(spec: Json) -> None:
+    """A pod stays for five minutes on a node that is lost."""
     tolerations = spec.setdefault("tolerations", [])
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(_tolerates(each, key) for each in tolerations):
             tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
-    body["status"]["qosClass"] = quality(spec)
 
 
 def _tolerates(toleration: Json, key: str) -> bool:
@@ -142,13 +155,19 @@ def quality(spec: Json) -> str:
 
 
 def _pod(body: Json) -> None:
-    spec = body.setdefault("spec", {})
+    spec, status = body.setdefault("spec", {}), body.get("status") or {}
+    if status.get("podIP") and not status.get("podIPs"):
+        status["podIPs"] = [{"ip": status["podIP"]}]
+    elif status.get("podIPs") and not status.get("podIP"):
+        status["podIP"] = status["podIPs"][0].get("ip", "")
     _pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
 
 
 def _template(body: Json) -> None:
     spec = body.setdefault("spec", {})
+    if body["kind"] != "ReplicationController":
+        spec.setdefault("template", {})
     if "template" in spec:
         _pod_spec(spec["template"].setdefault("spec", {}))
         spec["template"].setdefault("metadata", {})
@@ -177,6 +196,9 @@ def _stateful_set(body: Json) -> None:
     _replicas(body)
     spec = body["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")
+    kept = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    for when in ("whenDeleted", "whenScaled"):
+        kept.setdefault(when, "Retain")
     spec.setdefault("revisionHistoryLimit", 10)
     strategy = spec.setdefault("updateStrategy", {"type": "RollingUpdate"})
     if strategy.get("type") == "RollingUpdate":
@@ -200,8 +222,13 @@ def _job(body: Json) -> None:
     spec.setdefault("suspend", False)
     spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
     spec.setdefault("manualSelector", False)
-    uid = body["metadata"].get("uid", "")
-    if not spec["manualSelector"] and uid:
+    _template(body)
+
+
+def _job_selector(body: Json) -> None:
+    """A job finds its pods by its own uid."""
+    spec, uid = body["spec"], body["metadata"].get("uid", "")
+    if not spec.get("manualSelector") and uid:
         labels = {"batch.kubernetes.io/controller-uid": uid}
         spec.setdefault("selector", {"matchLabels": labels})
         if "template" in spec:
@@ -210,7 +237,6 @@ def _job(body: Json) -> None:
             found = spec["template"].setdefault("metadata", {}).setdefault("labels", {})
             for key, value in more.items():
                 found.setdefault(key, value)
-    _template(body)
 
 
 def _cron_job(body: Json) -> None:
@@ -239,6 +265,8 @@ def _volume_object(body: Json) -> None:
     spec = body.setdefault("spec", {})
     spec.setdefault("volumeMode", "Filesystem")
     spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+    if "hostPath" in spec:
+        spec["hostPath"].setdefault("type", "")
 
 
 def _storage_class(body: Json) -> None:
@@ -263,6 +291,24 @@ def _endpoint_slice(body: Json) -> None:
         port.setdefault("protocol", "TCP")
 
 
+def _endpoints(body: Json) -> None:
+    for port in [port for subset in body.get("subsets") or () for port in subset.get("ports") or ()]:
+        port.setdefault("protocol", "TCP")
+
+
+def _limit_range(body: Json) -> None:
+    for each in (body.get("spec") or {}).get("limits") or ():
+        if each.get("type") == "Container":
+            usual = {**(each.get("max") or {}), **(each.get("default") or {})}
+            asked = {**usual, **(each.get("min") or {}), **(each.get("defaultRequest") or {})}
+            each.update({key: value for key, value in (("default", usual), ("defaultRequest", asked)) if value})
+
+
+def _network_policy(body: Json) -> None:
+    spec = body.setdefault("spec", {})
+    spec.setdefault("policyTypes", ["Ingress", *(["Egress"] if spec.get("egress") else [])])
+
+
 def _crd(body: Json) -> None:
     spec = body.setdefault("spec", {})
     spec.setdefault("conversion", {"strategy": "None"})
@@ -272,20 +318,43 @@ def _crd(body: Json) -> None:
         names.setdefault("listKind", names["kind"] + "List")
 
 
+def _service(body: Json) -> None:
+    spec = body.setdefault("spec", {})
+    spec.setdefault("type", "ClusterIP")
+    spec.setdefault("sessionAffinity", "None")
+    for port in spec.get("ports") or ():
+        port.setdefault("protocol", "TCP")
+        if not port.get("targetPort") and "port" in port:
+            port["targetPort"] = port["port"]
+    if spec["type"] != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+    if spec["type"] in ("NodePort", "LoadBalancer"):
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+
+
 def _event(body: Json) -> None:
     body.setdefault("reportingComponent", "")
     body.setdefault("reportingInstance", "")
     body.setdefault("source", {})
 
 
+def _namespace(body: Json) -> None:
+    if body["metadata"].get("name"):
+        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"]["name"]
+
+
 def _node(body: Json) -> None:
-    status = body.setdefault("status", {})
+    spec, status = body.setdefault("spec", {}), body.setdefault("status", {})
+    if spec.get("podCIDR") and not spec.get("podCIDRs"):
+        spec["podCIDRs"] = [spec["podCIDR"]]
     if "capacity" in status:
         status.setdefault("allocatable", dict(status["capacity"]))
 
 
 FILLS = {
     "pods": _pod,
+    "services": _service,
+    "namespaces": _namespace,
     "nodes": _node,
     "podtemplates": lambda body: _pod_spec(body.setdefault("template", {}).setdefault("spec", {})),
     "deployments.apps": _deployment,
@@ -302,32 +371,27 @@ FILLS = {
     "priorityclasses.scheduling.k8s.io": _priority_class,
     "rolebindings.rbac.authorization.k8s.io": _role_binding,
     "clusterrolebindings.rbac.authorization.k8s.io": _role_binding,
+    "endpoints": _endpoints,
+    "limitranges": _limit_range,
+    "networkpolicies.networking.k8s.io": _network_policy,
     "endpointslices.discovery.k8s.io": _endpoint_slice,
     "customresourcedefinitions.apiextensions.k8s.io": _crd,
     "events": _event,
 }
 
 
-def _service(store: Store, settings: Settings, body: Json, old: Json | None) -> None:
-    spec = body.setdefault("spec", {})
-    spec.setdefault("type", "ClusterIP")
-    spec.setdefault("sessionAffinity", "None")
-    for port in spec.get("ports", ()):
-        port.setdefault("protocol", "TCP")
-        if "port" in port:
-            port.setdefault("targetPort", port["port"])
+def _addresses(store: Store, settings: Settings, body: Json, old: Json | None) -> None:
+    spec = body["spec"]
     if spec["type"] == "ExternalName":
         return
-    spec.setdefault("internalTrafficPolicy", "Cluster")
     spec.setdefault("ipFamilies", ["IPv4"])
     spec.setdefault("ipFamilyPolicy", "SingleStack")
     if spec["type"] in ("NodePort", "LoadBalancer"):
-        spec.setdefault("externalTrafficPolicy", "Cluster")
         _node_ports(store, spec, old)
     if not spec.get("clusterIP"):
         previous = ((old or {}).get("spec") or {}).get("clusterIP")
         spec["clusterIP"] = previous or _free_address(store, settings)
-    spec["clusterIPs"] = [spec["clusterIP"]]
+    spec.setdefault("clusterIPs", [spec["clusterIP"]])
 
 
 def _node_ports(store: Store, spec: Json, old: Json | None) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from onward.local.api import jsonpath, rules, structural
-from onward.local.api.names import subdomain_problem
+from onward.local.api import jsonpath, regexps, rules, structural
+from onward.local.api.names import label_1035_problem
 from onward.local.api.status import Cause, not_allowed, required, unsupported, wrong
 
 Json = dict[str, Any]
 PROTECTED = re.compile(r"(?:.*\.)?(?:k8s\.io|kubernetes\.io)")
 APPROVAL = "api-approved.kubernetes.io"
+APPROVAL_PAGE = "https://github.com/kubernetes/enhancements/pull/1111"
 FORBIDDEN = ("$ref", "$schema", "id", "definitions", "dependencies", "patternProperties", "additionalItems")
 TYPES = ("object", "array", "string", "integer", "number", "boolean")
 
@@ -29,15 +30,9 @@ def check(crd: Json) -> list[Cause]:
     if name != wanted:
         causes.append(wrong("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
     if PROTECTED.fullmatch(group) and not (crd["metadata"].get("annotations") or {}).get(APPROVAL):
-        why = f'protected groups must have approval annotation "{APPROVAL}"'
+        why = f'protected groups must have approval annotation "{APPROVAL}", see {APPROVAL_PAGE}'
         causes.append(required(f"metadata.annotations[{APPROVAL}]", why))
-    for key in ("plural", "kind"):
-        if not names.get(key):
-            causes.append(required(f"spec.names.{key}"))
-    for key in ("plural", "singular"):
-        bad = subdomain_problem(names[key]) if names.get(key) else ""
-        if bad:
-            causes.append(wrong(f"spec.names.{key}", names[key], bad))
+    causes += _names(names)
     if spec.get("scope") not in ("Namespaced", "Cluster"):
         value = spec.get("scope")
         field = "spec.scope"
@@ -53,27 +48,43 @@ def check(crd: Json) -> list[Cause]:
     return causes
 
 
+def _names(names: Json) -> list[Cause]:
+    causes = [required(f"spec.names.{key}") for key in ("plural", "singular", "kind", "listKind") if not names.get(key)]
+    lower = [(key, names[key]) for key in ("plural", "singular") if names.get(key)]
+    for group in ("shortNames", "categories"):
+        lower += [(f"{group}[{index}]", each) for index, each in enumerate(names.get(group) or ())]
+    for key, value in lower:
+        bad = label_1035_problem(value)
+        if bad:
+            causes.append(wrong(f"spec.names.{key}", value, bad))
+    for key in ("kind", "listKind"):
+        bad = label_1035_problem(names[key].lower()) if names.get(key) else ""
+        if bad:
+            why = f"may have mixed case, but should otherwise match: {bad}"
+            causes.append(wrong(f"spec.names.{key}", names[key], why))
+    return causes
+
+
 def _versions(versions: list[Json], causes: list[Cause]) -> None:
-    if not versions:
-        causes.append(required("spec.versions", "must have at least one version"))
-        return
     if sum(bool(each.get("storage")) for each in versions) != 1:
-        causes.append(wrong("spec.versions", "", "must have exactly one version marked as storage version"))
+        named = [each.get("name", "") for each in versions] or None
+        causes.append(wrong("spec.versions", named, "must have exactly one version marked as storage version"))
     seen: set[str] = set()
     for index, each in enumerate(versions):
         where = f"spec.versions[{index}]"
         name = each.get("name", "")
-        if not re.fullmatch(r"[a-z](?:[-a-z0-9]*[a-z0-9])?", name) or len(name) > 63:
-            why = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with a letter"
-            causes.append(wrong(f"{where}.name", name, why))
+        bad = label_1035_problem(name)
+        if bad:
+            causes.append(wrong(f"{where}.name", name, bad))
         if name in seen:
             causes.append(wrong(f"{where}.name", name, "must be unique"))
         seen.add(name)
         schema = (each.get("schema") or {}).get("openAPIV3Schema")
         if not isinstance(schema, dict):
-            causes.append(required(f"{where}.schema.openAPIV3Schema", "schemas are required"))
+            causes.append(required(f"{where}.schema.openAPIV3Schema"))
             continue
-        place = f"{where}.schema.openAPIV3Schema"
+        # The schema of an only version is everybody's, and complained about at the place for that.
+        place = f"{where}.schema.openAPIV3Schema" if len(versions) > 1 else "spec.validation.openAPIV3Schema"
         misshapen = _shape(schema, place, 0)
         causes.extend(misshapen)
         if not misshapen:
@@ -163,7 +174,9 @@ def _schema(schema: Any, where: str, causes: list[Cause], *, root: bool = False,
     if kind == "array" and not isinstance(schema.get("items"), dict):
         causes.append(required(f"{where}.items", "must be specified"))
     if schema.get("x-kubernetes-list-type") == "map" and not schema.get("x-kubernetes-list-map-keys"):
-        causes.append(required(f"{where}.x-kubernetes-list-map-keys", "must not be empty if list-type is map"))
+        causes.append(
+            required(f"{where}.x-kubernetes-list-map-keys", "must not be empty if x-kubernetes-list-type is map")
+        )
     extra = schema.get("additionalProperties")
     if isinstance(extra, dict) and schema.get("properties"):
         causes.append(
@@ -171,7 +184,7 @@ def _schema(schema: Any, where: str, causes: list[Cause], *, root: bool = False,
         )
     if "pattern" in schema:
         try:
-            structural.pattern(schema["pattern"])
+            regexps.compiled(schema["pattern"])
         except (re.error, TypeError) as error:
             causes.append(
                 wrong(f"{where}.pattern", schema["pattern"], f"must be a valid regular expression, but isn't: {error}")
@@ -180,7 +193,7 @@ def _schema(schema: Any, where: str, causes: list[Cause], *, root: bool = False,
         text = rule.get("rule") if isinstance(rule, dict) else None
         field = f"{where}.x-kubernetes-validations[{index}].rule"
         if not isinstance(text, str) or not text.strip():
-            causes.append(required(field))
+            causes.append(required(field, "rule is not specified"))
         elif rules.problem(text):
             causes.append(wrong(field, text, rules.problem(text)))
     before = len(causes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.local.api import crds
 from onward.local.api.clock import now, now_text, parse
 from onward.local.api.request import DeleteOptions, Target
 from onward.local.api.rest import Api
@@ -17,7 +18,9 @@ Json = dict[str, Any]
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 # Kinds whose delete answers with the object itself, as it last was.
 SHOWN_WHEN_GONE = {"pods", "services", "serviceaccounts", "persistentvolumes", "persistentvolumeclaims", "podtemplates",
-                   "resourcequotas"}  # fmt: skip
+                   "resourcequotas", "storageclasses.storage.k8s.io"}  # fmt: skip
+# Kinds of old times: what depends on them stays, unless the request says otherwise.
+ORPHANED = ("replicationcontrollers", "jobs.batch")
 KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
@@ -26,18 +29,19 @@ async def delete(api: Api, target: Target, options: DeleteOptions) -> tuple[Item
     resource, key = target.resource, api.key(target)
     async with api.store.lock(key):
         current = api.get(target)
-        meta = current.body["metadata"]
         _preconditions(api, target, current, options)
         if resource.key == "namespaces" and target.name in KEPT_NAMESPACES:
             raise forbidden("", "namespaces", target.name, "this namespace may not be deleted")
         new = clone(current.body)
-        _propagation(new, options.propagation)
+        orphaned = resource.key in ORPHANED and not {FOREGROUND, ORPHAN} & set(new["metadata"].get("finalizers") or ())
+        _propagation(new, options.propagation or ("Orphan" if orphaned else ""))
         grace = _grace(resource.key, new, options.grace)
         if not new["metadata"].get("finalizers") and not grace and resource.key != "namespaces":
+            if resource.key == "pods":
+                _mark(resource.key, new, 0)
+                _raise_generation(new, current.body)
             if options.dry_run:
-                return current, True
-            if resource.key == "pods" and meta.get("deletionTimestamp"):
-                new["metadata"]["deletionGracePeriodSeconds"] = 0
+                return Item(current.rv, new), True
             return await api.store.remove(key, new), True
         _mark(resource.key, new, grace)
         if new == current.body or options.dry_run:
@@ -49,14 +53,20 @@ async def delete(api: Api, target: Target, options: DeleteOptions) -> tuple[Item
 def _preconditions(api: Api, target: Target, current: Item, options: DeleteOptions) -> None:
     resource, meta = target.resource, current.body["metadata"]
     if options.uid and options.uid != meta["uid"]:
-        why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {meta['uid']}"
-        raise conflict(resource.group, resource.plural, target.name, why)
+        if resource.key == "namespaces":
+            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {meta['uid']}"
+            raise conflict("", "namespaces", target.name, why)
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise conflict(resource.group, resource.kind, target.name, why)
     if options.version and options.version != meta["resourceVersion"]:
         why = (
-            f"Precondition failed: ResourceVersion in precondition: {options.version}, ResourceVersion in object meta: "
-            f"{meta['resourceVersion']}"
+            f"the ResourceVersion in the precondition ({options.version}) does not match the ResourceVersion in record "
+            f"({meta['resourceVersion']}). The object might have been modified"
         )
-        raise conflict(resource.group, resource.plural, target.name, why)
+        raise conflict(resource.group, resource.kind, target.name, why)
 
 
 def _propagation(new: Json, policy: str) -> None:
@@ -85,8 +95,14 @@ def _grace(kind: str, body: Json, asked: int | None) -> int:
 
 def _mark(kind: str, new: Json, grace: int) -> None:
     meta = new["metadata"]
-    if kind == "namespaces":
-        new.setdefault("status", {})["phase"] = "Terminating"
+    if kind in ("namespaces", crds.KEY):
+        meta.setdefault("deletionTimestamp", now_text())
+        if kind == "namespaces":
+            new.setdefault("status", {})["phase"] = "Terminating"
+        else:
+            why = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+            crds.set_condition(new, "Terminating", True, "InstanceDeletionPending", why)
+        return
     marked = parse(meta.get("deletionTimestamp", ""))
     if marked is None:
         meta["deletionTimestamp"] = now_text(grace)
@@ -98,7 +114,11 @@ def _mark(kind: str, new: Json, grace: int) -> None:
 
 
 def _raise_generation(new: Json, old: Json) -> None:
-    if "generation" in new["metadata"] and not old["metadata"].get("deletionTimestamp"):
+    if (
+        new["kind"] != "CustomResourceDefinition"
+        and "generation" in new["metadata"]
+        and not old["metadata"].get("deletionTimestamp")
+    ):
         new["metadata"]["generation"] += 1
 
 

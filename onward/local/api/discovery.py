@@ -10,6 +10,10 @@ Json = dict[str, Any]
 VERSION = {
     "major": "1",
     "minor": "35",
+    "emulationMajor": "1",
+    "emulationMinor": "35",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "34",
     "gitVersion": "v1.35.0-onward",
     "gitCommit": "",
     "gitTreeState": "clean",
@@ -36,6 +40,17 @@ UNSERVED = ("attach", "portforward", "proxy", "resize", "ephemeralcontainers")
 
 def group_version(group: str, version: str) -> str:
     return f"{group}/{version}" if group else version
+
+
+def shown_verbs(resource: Resource) -> list[str]:
+    """In the order of the real server: create comes late for custom kinds."""
+    found = sorted(resource.verbs)
+    return sorted(found, key=lambda verb: verb in ("create", "update", "watch")) if resource.custom else found
+
+
+def shown_subresources(resource: Resource) -> list[str]:
+    found = [sub for sub in resource.subresources if sub not in UNSERVED]
+    return sorted(found, reverse=resource.custom)
 
 
 def sub_verbs(resource: Resource, sub: str) -> tuple[str, ...]:
@@ -69,16 +84,14 @@ def resources(registry: Registry, name: str, version: str) -> Json | None:
             continue
         entry: Json = {
             "name": each.plural, "singularName": each.one, "namespaced": each.namespaced, "kind": each.kind,
-            "verbs": sorted(each.verbs),
+            "verbs": shown_verbs(each),
         }  # fmt: skip
         if each.short_names:
             entry["shortNames"] = list(each.short_names)
         if each.categories:
             entry["categories"] = list(each.categories)
         listed.append(entry)
-        for sub in each.subresources:
-            if sub in UNSERVED:
-                continue
+        for sub in shown_subresources(each):
             kind, sub_group, sub_version, verbs = SUBKINDS.get(sub, (each.kind, "", "", sub_verbs(each, sub)))
             child: Json = {"name": f"{each.plural}/{sub}", "singularName": "", "namespaced": each.namespaced,
                            "kind": kind, "verbs": list(verbs)}  # fmt: skip
@@ -87,8 +100,8 @@ def resources(registry: Registry, name: str, version: str) -> Json | None:
             listed.append(child)
     if not listed:
         return None
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version(name, version),
-            "resources": listed}  # fmt: skip
+    head: Json = {"kind": "APIResourceList", "apiVersion": "v1"} if name else {"kind": "APIResourceList"}
+    return {**head, "groupVersion": group_version(name, version), "resources": listed}
 
 
 def aggregated(registry: Registry, core: bool, form: str) -> Json:
@@ -101,7 +114,7 @@ def aggregated(registry: Registry, core: bool, form: str) -> Json:
             {"version": version, "freshness": "Current", "resources": _aggregated(registry, name, version)}
             for version in found
         ]
-        items.append({"metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
+        items.append({"metadata": {"name": name} if name else {},
                       "versions": listed})  # fmt: skip
     return {
         "kind": "APIGroupDiscoveryList",
@@ -111,28 +124,32 @@ def aggregated(registry: Registry, core: bool, form: str) -> Json:
     }
 
 
+def _response(resource: Resource, kind: str, group: str, version: str) -> Json:
+    """A built-in kind leaves its own group and version to where it is listed."""
+    own = not resource.custom and (group, version) in ((resource.group, resource.version), ("", "v1"))
+    return {"group": "" if own else group, "version": "" if own else version, "kind": kind}
+
+
 def _aggregated(registry: Registry, name: str, version: str) -> list[Json]:
     listed: list[Json] = []
     for each in registry.all():
         if (each.group, each.version) != (name, version):
             continue
-        own = {"group": each.group, "version": each.version, "kind": each.kind}
+        own = _response(each, each.kind, each.group, each.version)
         entry: Json = {
             "resource": each.plural, "responseKind": own, "scope": "Namespaced" if each.namespaced else "Cluster",
-            "singularResource": each.one, "verbs": sorted(each.verbs),
+            "singularResource": each.one, "verbs": shown_verbs(each),
         }  # fmt: skip
         if each.short_names:
             entry["shortNames"] = list(each.short_names)
         if each.categories:
             entry["categories"] = list(each.categories)
         subs: list[Json] = []
-        for sub in each.subresources:
-            if sub in UNSERVED:
-                continue
+        for sub in shown_subresources(each):
             kind, sub_group, sub_version, verbs = SUBKINDS.get(
                 sub, (each.kind, each.group, each.version, sub_verbs(each, sub))
             )
-            response = {"group": sub_group, "version": sub_version, "kind": kind}
+            response = _response(each, kind, sub_group, sub_version)
             subs.append({"subresource": sub, "responseKind": response, "verbs": list(verbs)})
         if subs:
             entry["subresources"] = subs

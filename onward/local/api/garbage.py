@@ -1,4 +1,4 @@
-"""What follows a deletion: dependents of an owner, the content of a namespace, the objects of a CRD.
+"""What follows a deletion: dependents of an owner; `emptying` has namespaces and CRDs.
 
 Level-triggered: a change only says which object to look at again, the decision is taken from what is stored then. So it
 does not matter whether the server was killed in between; at the start everything is looked at once.
@@ -11,17 +11,17 @@ import logging
 import time
 from typing import Any
 
-from onward.local.api import clock, crds
+from onward.local.api import clock, crds, emptying
 from onward.local.api.deletion import FOREGROUND, ORPHAN, delete
 from onward.local.api.request import DeleteOptions, Target, WriteOptions
 from onward.local.api.rest import Api
+from onward.local.api.settings import MANAGER
 from onward.local.api.status import ApiError
 from onward.local.api.store import Change, Item, Key, StoreError, clone
 
 Json = dict[str, Any]
 log = logging.getLogger("onward.local.api")
 EVENT_TTL_S = 3600.0
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 
 class Collector:
@@ -116,10 +116,10 @@ class Collector:
             return
         meta = item.body["metadata"]
         if key[0] == "namespaces":
-            await self._namespace(target, item)
+            await emptying.namespace(self.api, target, item)
         if meta.get("deletionTimestamp"):
-            if key[0] == crds.KEY and CLEANUP in (meta.get("finalizers") or ()):
-                await self._definition(target, item)
+            if key[0] == crds.KEY and emptying.CLEANUP in (meta.get("finalizers") or ()):
+                await emptying.definition(self.api, target, item)
             if ORPHAN in (meta.get("finalizers") or ()):
                 await self._orphan(target, item)
             elif FOREGROUND in (meta.get("finalizers") or ()):
@@ -173,7 +173,7 @@ class Collector:
                 new["metadata"].pop("ownerReferences", None)
             return new
 
-        await self.api.change(target, compute, WriteOptions(field_manager="onward"))
+        await self.api.change(target, compute, WriteOptions(field_manager=MANAGER))
 
     async def _foreground(self, target: Target, item: Item) -> None:
         uid = item.body["metadata"]["uid"]
@@ -203,63 +203,7 @@ class Collector:
                 del new["metadata"]["finalizers"]
             return new
 
-        await self.api.change(target, compute, WriteOptions(field_manager="onward"))
-
-    # -- namespaces and definitions ------------------------------------------------------------------------------
-
-    async def _namespace(self, target: Target, item: Item) -> None:
-        name = target.name
-        if not item.body["metadata"].get("deletionTimestamp"):
-            await self._furnish(name)
-            return
-        left = False
-        for kind in list(self.api.store.objects):
-            for namespace, object_name in [key for key in self.api.store.objects[kind] if key[0] == name]:
-                inside = self.target((kind, namespace, object_name))
-                if inside is None:
-                    continue
-                left = True
-                found = self.api.store.get((kind, namespace, object_name))
-                if found is not None and not found.body["metadata"].get("deletionTimestamp"):
-                    await delete(self.api, inside, DeleteOptions(propagation="Background"))
-        left = left and any(
-            key[0] == name and self.target((kind, *key)) is not None
-            for kind, objects in self.api.store.objects.items()
-            for key in objects
-        )
-        if left:
-            return
-
-        def compute(current: Item) -> Json:
-            new = clone(current.body)
-            new["spec"] = {**(new.get("spec") or {}), "finalizers": []}
-            return new
-
-        ending = Target(target.resource, "", name, "finalize")
-        await self.api.change(ending, compute, WriteOptions(field_manager="onward"))
-
-    async def _furnish(self, name: str) -> None:
-        """What every namespace has: its default service account and the CA that pods need to trust this server."""
-        authority = self.api.settings.state / "ca.crt"
-        objects: list[tuple[str, Json]] = [("serviceaccounts", {"metadata": {"name": "default"}})]
-        if authority.exists():
-            data = {"ca.crt": authority.read_text(encoding="utf-8")}
-            objects.append(("configmaps", {"metadata": {"name": "kube-root-ca.crt"}, "data": data}))
-        for plural, body in objects:
-            resource = self.api.registry.find("", "v1", plural)
-            if resource is not None and self.api.store.get((plural, name, body["metadata"]["name"])) is None:
-                await self.api.create(Target(resource, name, "", ""), body, WriteOptions(field_manager="onward"))
-
-    async def _definition(self, target: Target, item: Item) -> None:
-        """A CRD goes when its objects have gone; it serves them until then, so that finalizers can be removed."""
-        left = False
-        for (namespace, name), found in list(self.api.store.all(target.name)):
-            left = True
-            inside = self.target((target.name, namespace, name))
-            if inside is not None and not found.body["metadata"].get("deletionTimestamp"):
-                await delete(self.api, inside, DeleteOptions())
-        if not left or not self.api.store.objects.get(target.name):
-            await self._drop_finalizer(target, CLEANUP)
+        await self.api.change(target, compute, WriteOptions(field_manager=MANAGER))
 
 
 async def expire_events(api: Api) -> None:

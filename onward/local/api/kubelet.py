@@ -17,7 +17,7 @@ from aiohttp import web
 from multidict import MultiDict
 
 from onward.local.api import certs
-from onward.local.api.request import Target, flag, number
+from onward.local.api.request import Target, number
 from onward.local.api.rest import Api
 from onward.local.api.status import ApiError, bad_request, not_found, not_supported
 
@@ -77,8 +77,6 @@ def _check_log_options(query: Mapping[str, str]) -> None:
                 422, "Invalid",
                 f'PodLogOptions "" is invalid: {name}: Invalid value: {query[name][:60]}: must be {least}',
             )  # fmt: skip
-    for name in ("follow", "previous", "timestamps"):
-        flag(query, name)
 
 
 async def log(api: Api, request: web.Request, target: Target) -> web.StreamResponse:

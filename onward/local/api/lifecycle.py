@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.local.api.clock import now_text
 from onward.local.api.registry import Resource
 from onward.local.api.store import clone
 
@@ -18,7 +19,10 @@ OWN_STATUS = {
 }  # fmt: skip
 # Kinds that count changes of their spec.
 GENERATION = OWN_STATUS - {"services", "namespaces", "persistentvolumeclaims", "persistentvolumes", "resourcequotas"}
-GENERATION = GENERATION | {"networkpolicies.networking.k8s.io"}
+GENERATION = GENERATION | {
+    "endpointslices.discovery.k8s.io", "networkpolicies.networking.k8s.io", "podtemplates",
+    "priorityclasses.scheduling.k8s.io",
+}  # fmt: skip
 
 
 def has_status(resource: Resource) -> bool:
@@ -32,8 +36,9 @@ def on_create(resource: Resource, body: Json) -> None:
         body["metadata"]["generation"] = 1
     if resource.key == "namespaces":
         body["status"] = {"phase": "Active"}
-        body.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
-        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"].get("name", "")
+        finalizers = body.setdefault("spec", {}).setdefault("finalizers", [])
+        if "kubernetes" not in finalizers:
+            finalizers.append("kubernetes")
     elif resource.key == "customresourcedefinitions.apiextensions.k8s.io":
         finalizers = body["metadata"].setdefault("finalizers", [])
         if "customresourcecleanup.apiextensions.k8s.io" not in finalizers:
@@ -42,8 +47,10 @@ def on_create(resource: Resource, body: Json) -> None:
         body["status"] = {"phase": "Pending"}
     elif resource.key == "services":
         body["status"] = {"loadBalancer": {}}
-    elif resource.key in ("persistentvolumeclaims", "persistentvolumes"):
+    elif resource.key == "persistentvolumeclaims":
         body["status"] = {"phase": "Pending"}
+    elif resource.key == "persistentvolumes":
+        body["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now_text()}
     elif resource.key in ("deployments.apps", "daemonsets.apps", "jobs.batch", "cronjobs.batch"):
         body["status"] = {}
     elif resource.key in ("replicasets.apps", "statefulsets.apps", "replicationcontrollers"):
@@ -67,7 +74,7 @@ def merge_update(resource: Resource, old: Json, wanted: Json, subresource: str) 
         if "managedFields" in wanted["metadata"]:
             new["metadata"]["managedFields"] = wanted["metadata"]["managedFields"]
         return new
-    if has_status(resource) and subresource != "binding":
+    if has_status(resource) and subresource not in ("binding", "eviction"):
         wanted.pop("status", None)
         if "status" in old:
             wanted["status"] = old["status"]
@@ -82,7 +89,10 @@ def bump_generation(resource: Resource, old: Json, new: Json) -> None:
     if not (resource.custom or resource.key in GENERATION):
         return
     ignored = ("metadata", "status") if has_status(resource) or not resource.custom else ("metadata",)
-    if any(old.get(key) != new.get(key) for key in {*old, *new} if key not in ignored):
+    changed = any(old.get(key) != new.get(key) for key in {*old, *new} if key not in ignored)
+    if resource.key == "deployments.apps":
+        changed |= old["metadata"].get("annotations") != new["metadata"].get("annotations")
+    if changed:
         new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
 

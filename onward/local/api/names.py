@@ -43,19 +43,21 @@ VALUE_TEXT = (
 
 def subdomain_problem(name: str) -> str:
     if len(name) > 253:
-        return "must be no more than 253 bytes"
+        return "must be no more than 253 characters"
     return "" if SUBDOMAIN.fullmatch(name) else SUBDOMAIN_TEXT
 
 
 def label_problem(name: str) -> str:
     if len(name) > 63:
-        return "must be no more than 63 bytes"
+        return "must be no more than 63 characters"
+    if "." in name:
+        return "must not contain dots"
     return "" if LABEL.fullmatch(name) else LABEL_TEXT
 
 
 def label_1035_problem(name: str) -> str:
     if len(name) > 63:
-        return "must be no more than 63 bytes"
+        return "must be no more than 63 characters"
     return "" if LABEL_1035.fullmatch(name) else LABEL_1035_TEXT
 
 
@@ -65,7 +67,7 @@ def path_problem(name: str) -> str:
     for bad in PATH_BAD:
         if bad in name:
             return f"may not contain '{bad}'"
-    return "must be no more than 253 bytes" if len(name) > 253 else ""
+    return "must be no more than 253 characters" if len(name) > 253 else ""
 
 
 def name_rule(key: str) -> Any:
@@ -79,27 +81,47 @@ def name_rule(key: str) -> Any:
     return subdomain_problem
 
 
-def key_problem(key: str) -> str:
-    prefix, slash, name = key.rpartition("/")
-    if slash and (not prefix or subdomain_problem(prefix)):
-        return "prefix part " + (subdomain_problem(prefix) if prefix else "must be non-empty")
+def key_problems(key: str) -> list[str]:
+    """All that is wrong with a qualified name: a label's key, a taint's, a finalizer."""
+    prefix, slash, name = key.partition("/")
+    if "/" in name:
+        text = KEY_TEXT.removeprefix("name part ")
+        middle = " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return [f"a valid label key {text}{middle}"]
+    found = []
+    if not slash:
+        name = prefix
+    elif not prefix:
+        found.append("prefix part must be non-empty")
+    elif subdomain_problem(prefix):
+        found.append("prefix part " + subdomain_problem(prefix))
     if not name:
-        return "name part must be non-empty"
-    if len(name) > 63:
-        return "name part must be no more than 63 bytes"
-    return "" if QUALIFIED.fullmatch(name) else KEY_TEXT
+        found.append("name part must be non-empty")
+    elif len(name) > 63:
+        found.append("name part must be no more than 63 characters")
+    if not QUALIFIED.fullmatch(name):
+        found.append(KEY_TEXT)
+    return found
+
+
+def key_problem(key: str) -> str:
+    return next(iter(key_problems(key)), "")
+
+
+def value_problem(value: str) -> str:
+    """What is wrong with a label's value."""
+    if len(value) > 63:
+        return "must be no more than 63 characters"
+    return "" if not value or QUALIFIED.fullmatch(value) else VALUE_TEXT
 
 
 def check_labels(labels: Json, field: str) -> list[Cause]:
     causes = []
     for key, value in labels.items():
-        bad = key_problem(key)
+        causes += [wrong(field, key, bad) for bad in key_problems(key)]
+        bad = value_problem(value)
         if bad:
-            causes.append(wrong(field, key, bad))
-        if len(value) > 63:
-            causes.append(wrong(field, value, "must be no more than 63 bytes"))
-        elif value and not QUALIFIED.fullmatch(value):
-            causes.append(wrong(field, value, VALUE_TEXT))
+            causes.append(wrong(field, value, bad))
     return causes
 
 
@@ -107,9 +129,7 @@ def check_annotations(annotations: Json, field: str) -> list[Cause]:
     causes = []
     size = 0
     for key, value in annotations.items():
-        bad = key_problem(key.lower())
-        if bad:
-            causes.append(wrong(field, key, bad))
+        causes += [wrong(field, key, bad) for bad in key_problems(key.lower())]
         size += len(key.encode()) + len(value.encode())
     if size > 256 * 1024:
         causes.append(Cause("FieldValueTooLong", "Too long: may not be more than 262144 bytes", field))
@@ -145,19 +165,15 @@ def check_meta(meta: Json, key: str) -> list[Cause]:
 
 
 def _owners(owners: list[Json]) -> list[Cause]:
-    causes: list[Cause] = []
-    controllers = 0
-    for index, each in enumerate(owners):
-        field = f"metadata.ownerReferences[{index}]"
-        for key in ("apiVersion", "kind", "name", "uid"):
+    field, causes = "metadata.ownerReferences", []
+    for each in owners:
+        for key, what in (("apiVersion", "version must"), ("kind", "must"), ("name", "must"), ("uid", "must")):
             if not each.get(key):
-                causes.append(
-                    Cause("FieldValueInvalid", f'Invalid value: "": {key} must not be empty', f"{field}.{key}")
-                )
-        controllers += bool(each.get("controller"))
-    if controllers > 1:
-        why = "Only one reference can have Controller set to true"
-        causes.append(wrong("metadata.ownerReferences", "", why))
+                causes.append(wrong(f"{field}.{key}", "", f"{what} not be empty"))
+    controllers = [f"{each.get('kind')}/{each.get('name')}" for each in owners if each.get("controller")]
+    if len(controllers) > 1:
+        found = f'Found "true" in references for {controllers[0]} and {controllers[1]}'
+        causes.append(wrong(field, owners, f"Only one reference can have Controller set to true. {found}"))
     return causes
 
 

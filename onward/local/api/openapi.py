@@ -78,6 +78,8 @@ class Models:
     def object(self, schema: Schema, extra: dict[str, Field] | None = None) -> Json:
         fields = {**(extra or {}), **schema.fields}
         model: Json = {"type": "object", "properties": {key: self.field(each) for key, each in fields.items()}}
+        if schema.atomic:
+            model["x-kubernetes-map-type"] = "atomic"
         needed = [key for key, each in fields.items() if each.required]
         if needed:
             model["required"] = needed
@@ -112,7 +114,7 @@ class Models:
                 return {"type": "string", "format": "int-or-string"}
             return {"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}
         shown = dict(SCALARS[schema.kind])
-        if schema.format:
+        if schema.format and schema.kind == "integer":
             shown["format"] = schema.format
         if schema.enum:
             shown["enum"] = list(schema.enum)
@@ -215,7 +217,7 @@ class Documents:
             if "protobuf" in accept.split(",")[0]:
                 return web.Response(body=openapi_pb.document(self.registry), headers={"Content-Type": openapi_pb.TYPE})
             if "json" not in accept and "*/*" not in accept:
-                raise not_acceptable()
+                raise not_acceptable(False)
             return self._reply(request, "v2", self._whole)
         if parts == ["v3"]:
             return self._reply(request, "v3", self._index)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onward.local.api import fieldsets
+from onward.local.api import fieldsets, zeros
 from onward.local.api.clock import now_text
-from onward.local.api.fieldsets import Leaves, Path
-from onward.local.api.lifecycle import has_status
+from onward.local.api.fieldsets import Path
 from onward.local.api.registry import Resource
-from onward.local.api.status import bad_request
+from onward.local.api.schema import Schema
+from onward.local.api.status import ApiError, apply_conflict, bad_request
+from onward.local.api.store import clone
+from onward.local.api.views import kept_schema
 
 Json = dict[str, Any]
 MAX_UPDATERS = 10
-ANCIENT = "ancient-changes"
+ANCIENT, BEFORE = "ancient-changes", "before-first-apply"
 # Fields nobody owns: the server writes them.
 STRIPPED = {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields",
-            "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"}  # fmt: skip
-
-
-# What a stock cluster's admission plugins set in a new pod.
-ADMITTED = ("serviceAccountName", "serviceAccount", "priority", "preemptionPolicy", "priorityClassName", "tolerations")
+            "selfLink"}  # fmt: skip
 
 
 @dataclass
@@ -41,11 +40,16 @@ class Entry:
                   other.api_version if other.operation == "Update" else "")  # fmt: skip
         return mine == theirs
 
+    def order(self) -> tuple[str, ...]:
+        return (self.operation, self.time, self.manager, self.api_version, self.subresource)
+
     def encode(self) -> Json:
         shown: Json = {
-            "manager": self.manager, "operation": self.operation, "apiVersion": self.api_version, "time": self.time,
+            "manager": self.manager, "operation": self.operation, "apiVersion": self.api_version,
             "fieldsType": "FieldsV1", "fieldsV1": fieldsets.write(self.paths),
         }  # fmt: skip
+        if self.time:
+            shown["time"] = self.time
         if self.subresource:
             shown["subresource"] = self.subresource
         return shown
@@ -67,83 +71,140 @@ def decode(raw: Any) -> list[Entry]:
         found.append(
             Entry(
                 str(each.get("manager", "")), each["operation"], str(each.get("apiVersion", "")),
-                str(each.get("subresource", "")), str(each.get("time") or now_text()),
+                str(each.get("subresource", "")), str(each.get("time") or ""),
                 fieldsets.read(each.get("fieldsV1") or {}),
             )
         )  # fmt: skip
     return found
 
 
-def owned(resource: Resource, body: Json) -> Leaves:
-    """The leaves of an object that can be owned."""
-    found = fieldsets.leaves(resource.schema, {k: v for k, v in body.items() if k not in ("apiVersion", "kind")})
+def _filtered(resource: Resource, paths: set[Path], subresource: str = "") -> set[Path]:
+    """Without what nobody owns: what the server writes, and the status where it has its own door."""
+    hidden = "f:spec" if subresource == "status" else "f:status" if "status" in resource.subresources else ""
     return {
-        path: value
-        for path, value in found.items()
-        if not (path[0] == "f:metadata" and (len(path) < 2 or path[1][2:] in STRIPPED))
+        path
+        for path in paths
+        if path[0] not in ("f:apiVersion", "f:kind", hidden)
+        and not (path[0] == "f:metadata" and (len(path) == 1 or path[1][2:] in STRIPPED))
     }
 
 
-def store(body: Json, entries: list[Entry]) -> None:
-    kept = [each for each in entries if each.paths]
-    updates = [each for each in kept if each.operation == "Update" and each.manager != ANCIENT]
-    if len(updates) > MAX_UPDATERS:
-        old = sorted(updates, key=lambda each: each.time)[: len(updates) - MAX_UPDATERS]
-        ancient = next((each for each in kept if each.manager == ANCIENT), None)
-        if ancient is None:
-            ancient = Entry(ANCIENT, "Update", old[0].api_version, time=old[0].time)
-            kept.append(ancient)
-        for each in old:
-            ancient.paths |= each.paths
-            kept.remove(each)
+def store(body: Json, entries: Sequence[Entry]) -> None:
+    """Writes the entries down: in the server's order, and never more than some ten of updates."""
+    kept = _capped([each for each in entries if each.paths])
     if kept:
-        body["metadata"]["managedFields"] = [each.encode() for each in kept]
+        body["metadata"]["managedFields"] = [each.encode() for each in sorted(kept, key=Entry.order)]
     else:
         body["metadata"].pop("managedFields", None)
 
 
-def on_create(resource: Resource, body: Json, manager: str, sent: Json) -> None:
-    """The creator owns what it sent and the defaults of its kind, not what admission added, nor the status."""
-    said = sent.get("spec") or {}
-    added = {f"f:{key}" for key in ADMITTED if key not in said} if resource.key == "pods" else set()
-    paths = {
-        path
-        for path in owned(resource, body)
-        if not (path[0] == "f:spec" and len(path) > 1 and path[1] in added)
-        and not (path[0] == "f:status" and has_status(resource))
-    }
-    entry = Entry(manager, "Update", body["apiVersion"], time=now_text(), paths=paths)
-    body["metadata"].pop("managedFields", None)
-    store(body, [entry])
+def _capped(entries: list[Entry]) -> list[Entry]:
+    """The oldest updates become one entry."""
+    updates = sorted((each for each in entries if each.operation == "Update"), key=Entry.order)
+    kept = list(entries)
+    while len(updates) > MAX_UPDATERS:
+        first, second = updates[:2]
+        joined = Entry(ANCIENT, "Update", second.api_version, time=second.time, paths=first.paths | second.paths)
+        kept = [joined, *(each for each in kept if each is not first and each is not second)]
+        updates[:2] = [joined]
+    return kept
 
 
-def on_update(
-    resource: Resource, old: Json, new: Json, manager: str, subresource: str, given: Any, operation: str
-) -> None:
-    """Who changes a field owns it; others lose it. `given` is the list as the request left it."""
-    if operation == "Apply":
-        if given:
-            new["metadata"]["managedFields"] = given
-        return
-    entries = decode(given)
-    reset = given is not None and not entries and bool(old["metadata"].get("managedFields"))
-    before, after = owned(resource, old), owned(resource, new)
-    missing = object()
-    changed = {path for path, value in after.items() if before.get(path, missing) != value}
-    gone = {path for path in before if path not in after}
-    sub = subresource if subresource in ("status", "scale") else ""
-    mine = Entry(manager, "Update", new["apiVersion"], sub, now_text())
-    if (changed or gone) and not reset:
+def on_create(resource: Resource, body: Json, manager: str, given: Any = None) -> list[Entry]:
+    """The creator owns what it sent and the defaults of its kind, not what admission adds after that."""
+    new, schema = clone(body), kept_schema(resource)
+    empty: Json = {}
+    if not resource.custom:
+        zeros.complete(schema, new)
+        empty = zeros.zero(schema)
+    paths = _filtered(resource, fieldsets.compare(schema, empty, new).added_or_changed())
+    others = _readable(given)
+    _release(others, paths)
+    return [*others, Entry(manager, "Update", body["apiVersion"], time=now_text(), paths=paths)]
+
+
+def on_update(resource: Resource, old: Json, new: Json, manager: str, subresource: str, given: Any) -> list[Entry]:
+    """Who changes a field owns it; others lose it. `given` is the list as the request left it.
+
+    An object whose list was emptied on purpose is not tracked any more, until somebody applies.
+    """
+    if given is not None and not any(given) and not subresource:
+        return []
+    entries = _readable(given if not subresource else None) or _readable(old["metadata"].get("managedFields"))
+    if not entries:
+        return []
+    new, schema = clone(new), kept_schema(resource)
+    if not resource.custom:
+        zeros.complete(schema, new)
+    found = fieldsets.compare(schema, old, new)
+    _release(entries, found.added_or_changed() | found.removed)
+    when = "" if subresource == "scale" else now_text()
+    mine = Entry(manager, "Update", new["apiVersion"], subresource, when)
+    mine.paths = _filtered(resource, found.added_or_changed(), subresource)
+    if mine.paths:
         for each in entries:
             if each.same(mine):
-                if changed - each.paths or gone & each.paths:
-                    each.time = mine.time
-                each.paths = (each.paths | changed) - gone
+                each.paths |= mine.paths
+                each.time = mine.time
                 break
         else:
-            mine.paths = changed
             entries.append(mine)
-        for each in entries:
-            if not each.same(mine):
-                each.paths -= changed | gone
-    store(new, entries)
+    return entries
+
+
+def _readable(raw: Any) -> list[Entry]:
+    try:
+        return decode(raw)
+    except ApiError:
+        return []
+
+
+def _release(entries: list[Entry], paths: set[Path]) -> None:
+    for each in entries:
+        each.paths -= paths
+
+
+def first_apply(resource: Resource, wanted: Json, manager: str) -> list[Entry]:
+    """Who makes an object by an apply owns what it says."""
+    paths = _filtered(resource, fieldsets.members(resource.schema, wanted))
+    return [Entry(manager, "Apply", resource.api_version, time=now_text(), paths=paths)]
+
+
+def on_apply(resource: Resource, live: Json, wanted: Json, mine: Entry, force: bool) -> tuple[Json, list[Entry]]:
+    """What becomes of an object by an apply, and who owns what then. Raises 409 for fields of others."""
+    schema = resource.schema
+    entries = decode(live["metadata"].get("managedFields"))
+    live = {**live, "metadata": {key: each for key, each in live["metadata"].items() if key != "managedFields"}}
+    if not entries:
+        entries = [Entry(BEFORE, "Update", resource.api_version, time=now_text())]
+        empty = {} if resource.custom else zeros.zero(schema)
+        entries[0].paths = _filtered(resource, fieldsets.compare(schema, empty, live).added_or_changed())
+    before = next((each for each in entries if each.same(mine)), None)
+    others = [each for each in entries if each is not before]
+    mine.paths = _filtered(resource, fieldsets.members(schema, wanted), mine.subresource)
+    new: Json = fieldsets.merge(schema, live, wanted)
+    if before is not None:
+        new = _pruned(schema, new, before.paths, [mine.paths, *(each.paths for each in others)])
+    found = fieldsets.compare(schema, live, new)
+    touched = found.added_or_changed()
+    clashes = [(each, path) for each in others for path in sorted(touched & each.paths)]
+    if clashes and not force:
+        raise apply_conflict([(each.manager, each.described(), fieldsets.shown(path)) for each, path in clashes])
+    _release(others, touched | found.removed)
+    if before is not None and new == live:
+        mine.time = before.time
+    return new, [*others, mine]
+
+
+def _pruned(schema: Schema, merged: Json, last: set[Path], owned: list[set[Path]]) -> Json:
+    """Without what the applier had claimed before and nobody claims now."""
+    last = fieldsets.with_structs(schema, last)
+    claimed = fieldsets.with_structs(schema, set().union(*owned))
+    have = fieldsets.with_structs(schema, fieldsets.members(schema, merged))
+    left = fieldsets.with_structs(schema, fieldsets.members(schema, _removed(schema, merged, last)))
+    return _removed(schema, merged, (have - left - claimed) & last)
+
+
+def _removed(schema: Schema, value: Json, paths: set[Path]) -> Json:
+    found = fieldsets.remove(schema, value, paths)
+    return {} if found is fieldsets.ABSENT else dict(found)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from onward.local.api.status import ApiError, bad_request
+from onward.local.api.status import ApiError
 from onward.local.api.store import clone
 
 Json = dict[str, Any]
@@ -28,21 +29,19 @@ MAX_OPERATIONS = 10_000
 
 def json_patch(target: Any, operations: Any) -> Any:
     """RFC 6902. A failing `test` or a missing path answers 422, as the real server does."""
-    if not isinstance(operations, list):
-        raise bad_request("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     if len(operations) > MAX_OPERATIONS:
         text = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise ApiError(413, "RequestEntityTooLarge", text)
     document = clone(target)
     for operation in operations:
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
-            raise bad_request("a JSON patch is a list of objects with op and path")
+            raise _unprocessable("each operation is an object with op and path")
         document = _operate(document, operation)
     return document
 
 
 def _unprocessable(text: str) -> ApiError:
-    return ApiError(422, "Invalid", f"the server rejected our request due to an error in our request: {text}")
+    return ApiError(422, "Invalid", f"the server rejected our request due to an error in our request: {text}", {})
 
 
 def _steps(pointer: str) -> list[str]:
@@ -56,9 +55,12 @@ def _steps(pointer: str) -> list[str]:
 def _index(step: str, length: int, adding: bool) -> int:
     if adding and step == "-":
         return length
-    if not step.isdigit() or int(step) > (length if adding else length - 1):
+    if not re.fullmatch(r"-?\d{1,9}", step):
+        raise _unprocessable(f"index {step[:60]} is none")
+    found = int(step) + (length + adding if step.startswith("-") else 0)
+    if not 0 <= found <= (length if adding else length - 1):
         raise _unprocessable(f"index {step[:60]} is out of bounds")
-    return int(step)
+    return found
 
 
 def _read(document: Any, steps: list[str]) -> Any:
@@ -74,8 +76,7 @@ def _read(document: Any, steps: list[str]) -> Any:
 
 def _operate(document: Any, operation: Json) -> Any:
     op, steps = operation.get("op"), _steps(operation["path"])
-    if op in ("add", "replace", "test") and "value" not in operation:
-        raise _unprocessable(f"{op} operation without a value")
+    operation.setdefault("value", None)
     if op == "test":
         try:
             found = _read(document, steps)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Any
 
 from onward.core.quantity import parse as value_of
 from onward.local.api import names
-from onward.local.api.decoding import QUANTITY
 from onward.local.api.status import (
     Cause,
     duplicate,
@@ -21,8 +21,9 @@ from onward.local.api.status import (
 from onward.local.api.store import Store, clone
 
 Json = dict[str, Any]
-RESTART = ("Always", "Never", "OnFailure")
-DNS = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
+RESTART = ("Always", "OnFailure", "Never")
+DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 PULL = ("Always", "IfNotPresent", "Never")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 ENV = re.compile(r"[^=\x00-\x1f\x7f]+")
@@ -44,19 +45,24 @@ def check_spec(spec: Json, at: str) -> list[Cause]:
     if not containers:
         causes.append(required(f"{at}.containers"))
     seen: set[str] = set()
-    for group in ("initContainers", "containers"):
+    taken: set[tuple[Any, ...]] = set()
+    for group in ("containers", "initContainers"):
         for index, each in enumerate(spec.get(group) or ()):
-            causes += _container(each, f"{at}.{group}[{index}]", seen, volumes)
+            where = f"{at}.{group}[{index}]"
+            causes += _container(each, where, seen, volumes)
+            if group == "containers":
+                causes += _host_ports(each, where, taken)
+            elif each.get("restartPolicy") != "Always":
+                why = "may not be set for init containers without restartPolicy=Always"
+                causes += [not_allowed(f"{where}.{key}", why) for key in (*PROBES, "lifecycle") if key in each]
     if spec.get("restartPolicy") not in RESTART:
         value = spec.get("restartPolicy", "")
         causes.append(unsupported(f"{at}.restartPolicy", value, RESTART) if value else required(f"{at}.restartPolicy"))
     if spec.get("dnsPolicy") not in DNS:
         causes.append(unsupported(f"{at}.dnsPolicy", spec.get("dnsPolicy", ""), DNS))
-    for key in ("terminationGracePeriodSeconds", "activeDeadlineSeconds"):
-        least = 0 if key.startswith("term") else 1
-        if key in spec and spec[key] < least:
-            why = "must be greater than or equal to 0" if not least else "must be between 1 and 2147483647, inclusive"
-            causes.append(wrong(f"{at}.{key}", spec[key], why))
+    if spec.get("activeDeadlineSeconds", 1) < 1:
+        why = "must be between 1 and 2147483647, inclusive"
+        causes.append(wrong(f"{at}.activeDeadlineSeconds", spec["activeDeadlineSeconds"], why))
     for key in ("hostname", "subdomain"):
         bad = names.label_problem(spec[key]) if spec.get(key) else ""
         if bad:
@@ -73,16 +79,14 @@ def check_spec(spec: Json, at: str) -> list[Cause]:
 
 
 def _name(named: Json, at: str, seen: set[str]) -> list[Cause]:
-    """The name of one of a list, each of which has its own; it is added to those `seen`."""
+    """The name of one of a list, each of which has its own."""
     name = named.get("name", "")
-    bad = names.label_problem(name) if name else ""
-    known = name in seen
-    seen.add(name)
     if not name:
         return [required(at)]
+    bad = names.label_problem(name)
     if bad:
         return [wrong(at, name, bad)]
-    return [duplicate(at, name)] if known else []
+    return [duplicate(at, name)] if name in seen else []
 
 
 def _volume(volume: Json, at: str, seen: set[str]) -> list[Cause]:
@@ -106,11 +110,14 @@ def _volume(volume: Json, at: str, seen: set[str]) -> list[Cause]:
         causes.append(wrong(f"{at}.nfs.path", path, "must be an absolute path"))
     if ".." in ((volume.get("hostPath") or {}).get("path") or "").split("/"):
         causes.append(wrong(f"{at}.hostPath.path", volume["hostPath"]["path"], "must not contain '..'"))
+    if not causes:
+        seen.add(volume["name"])
     return causes
 
 
 def _container(container: Json, at: str, seen: set[str], volumes: set[str]) -> list[Cause]:
     causes = _name(container, f"{at}.name", seen)
+    seen.add(container.get("name", ""))
     image = container.get("image", "")
     if not image:
         causes.append(required(f"{at}.image"))
@@ -135,10 +142,14 @@ def _container(container: Json, at: str, seen: set[str], volumes: set[str]) -> l
             causes.append(wrong(f"{field}.mountPath", path, "must be unique"))
         mounted.add(path)
         if ".." in (mount.get("subPath") or "").split("/"):
-            causes.append(wrong(f"{field}.subPath", mount["subPath"], "must not contain '..'"))
-    for kind in ("livenessProbe", "readinessProbe", "startupProbe"):
+            causes.append(wrong(f"{at}.volumeMounts.subPath", mount["subPath"], "must not contain '..'"))
+    for kind in PROBES:
         if kind in container:
             causes += _probe(container[kind], f"{at}.{kind}", kind)
+    for hook in ("postStart", "preStop"):
+        if hook in (container.get("lifecycle") or {}):
+            kinds = ("exec", "httpGet", "tcpSocket", "sleep")
+            causes += _handler(container["lifecycle"][hook], f"{at}.lifecycle.{hook}", kinds)
     return causes
 
 
@@ -158,15 +169,31 @@ def _ports(ports: list[Json], at: str) -> list[Cause]:
             causes.append(unsupported(f"{field}.protocol", port.get("protocol", ""), ("SCTP", "TCP", "UDP")))
         name = port.get("name")
         if name:
-            good = re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", name) and re.search(r"[a-z]", name)
-            if len(name) > 15:
-                causes.append(wrong(f"{field}.name", name, "must be no more than 15 characters long"))
-            elif not good or "--" in name:
-                why = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-                causes.append(wrong(f"{field}.name", name, why))
+            causes += _port_name(f"{field}.name", name)
             if name in seen:
                 causes.append(duplicate(f"{field}.name", name))
             seen.add(name)
+    return causes
+
+
+def _port_name(field: str, name: str) -> list[Cause]:
+    good = re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", name) and re.search(r"[a-z]", name)
+    if len(name) > 15:
+        return [wrong(field, name, "must be no more than 15 characters")]
+    if not good or "--" in name:
+        return [wrong(field, name, "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")]
+    return []
+
+
+def _host_ports(container: Json, at: str, taken: set[tuple[Any, ...]]) -> list[Cause]:
+    """Two containers of a pod cannot have one port of their node."""
+    causes = []
+    for index, port in enumerate(container.get("ports") or ()):
+        if port.get("hostPort"):
+            own = (port.get("protocol"), port.get("hostIP", ""), port["hostPort"])
+            if own in taken:
+                causes.append(duplicate(f"{at}.ports[{index}].hostPort", "/".join(map(str, own))))
+            taken.add(own)
     return causes
 
 
@@ -178,8 +205,8 @@ def _environment(container: Json, at: str) -> list[Cause]:
         if not name:
             causes.append(required(f"{field}.name"))
         elif not ENV.fullmatch(name):
-            causes.append(wrong(f"{field}.name", name, "a valid environment variable name consists only of printable "
-                                "ASCII characters other than '='"))  # fmt: skip
+            causes.append(wrong(f"{field}.name", name, "a valid environment variable name must consist only of "
+                                "printable ASCII characters other than '='"))  # fmt: skip
         source = env.get("valueFrom")
         if source is None:
             continue
@@ -189,7 +216,8 @@ def _environment(container: Json, at: str) -> list[Cause]:
         if len(kinds) != 1:
             many = "may not have more than one field specified at a time"
             if not kinds:
-                many = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
+                listed = "`fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+                many = f"must specify one of: {listed}"
             causes.append(wrong(f"{field}.valueFrom", "", many))
         path = (source.get("fieldRef") or {}).get("fieldPath")
         if "fieldRef" in source and not path:
@@ -219,9 +247,6 @@ def _resources(resources: Json, at: str) -> list[Cause]:
     for group, values in (("limits", limits), ("requests", requests)):
         for name, amount in values.items():
             field = f"{at}.{group}[{name}]"
-            if not QUANTITY.fullmatch(amount):
-                causes.append(wrong(field, amount, "quantities must match the regular expression"))
-                continue
             value = value_of(amount)
             if value < 0:
                 causes.append(wrong(field, amount, "must be greater than or equal to 0"))
@@ -232,11 +257,10 @@ def _resources(resources: Json, at: str) -> list[Cause]:
                 and name not in ("cpu", "memory", "ephemeral-storage")
                 and not name.startswith("hugepages-")
             ):
-                causes.append(
-                    wrong(f"{at}.{group}[{name}]", name, "must be a standard resource type or fully qualified")
-                )
+                for what in ("type or fully qualified", "for containers"):
+                    causes.append(wrong(field, name, f"must be a standard resource {what}"))
     for name, amount in requests.items():
-        if name in limits and QUANTITY.fullmatch(amount) and QUANTITY.fullmatch(limits[name]):
+        if name in limits:
             if "/" in name and value_of(amount) != value_of(limits[name]):
                 causes.append(wrong(f"{at}.requests", amount, f"must be equal to {name} limit of {limits[name]}"))
             elif value_of(amount) > value_of(limits[name]):
@@ -247,16 +271,23 @@ def _resources(resources: Json, at: str) -> list[Cause]:
     return causes
 
 
-def _probe(probe: Json, at: str, kind: str) -> list[Cause]:
+def _handler(handler: Json, at: str, kinds: tuple[str, ...]) -> list[Cause]:
+    """What a probe or a hook does."""
     causes: list[Cause] = []
-    handlers = [key for key in ("exec", "httpGet", "tcpSocket", "grpc") if key in probe]
-    if not handlers:
-        causes.append(required(at, "must specify a handler type"))
-    for extra in handlers[1:]:
-        causes.append(not_allowed(f"{at}.{extra}", "may not specify more than 1 handler type"))
-    for handler in ("httpGet", "tcpSocket"):
-        if isinstance((probe.get(handler) or {}).get("port"), int):
-            causes += port_number(f"{at}.{handler}.port", probe[handler]["port"])
+    found = [key for key in kinds if key in handler]
+    for index, kind in enumerate(found):
+        if index:
+            causes.append(not_allowed(f"{at}.{kind}", "may not specify more than 1 handler type"))
+        elif kind == "exec" and not (handler["exec"] or {}).get("command"):
+            causes.append(required(f"{at}.exec.command"))
+        elif kind in ("httpGet", "tcpSocket"):
+            port, field = (handler[kind] or {}).get("port", 0), f"{at}.{kind}.port"
+            causes += port_number(field, port) if isinstance(port, int) else _port_name(field, port)
+    return causes if found else [required(at, "must specify a handler type")]
+
+
+def _probe(probe: Json, at: str, kind: str) -> list[Cause]:
+    causes = _handler(probe, at, ("exec", "httpGet", "tcpSocket", "grpc"))
     for key in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
         if probe.get(key, 0) < 0:
             causes.append(wrong(f"{at}.{key}", probe[key], "must be greater than or equal to 0"))
@@ -274,7 +305,10 @@ def _toleration(toleration: Json, at: str) -> list[Cause]:
         why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         causes.append(wrong(f"{at}.operator", operator, why))
     if operator == "Exists" and toleration.get("value"):
-        causes.append(wrong(f"{at}.operator", toleration, "value must be empty when `operator` is 'Exists'"))
+        causes.append(wrong(f"{at}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'"))
+    if "tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute":
+        why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        causes.append(wrong(f"{at}.effect", toleration.get("effect", ""), why))
     if toleration.get("effect") and toleration["effect"] not in EFFECTS:
         causes.append(unsupported(f"{at}.effect", toleration["effect"], EFFECTS))
     return causes
@@ -289,6 +323,8 @@ def _affinity(affinity: Json, at: str) -> list[Cause]:
         ):
             if not term.get("topologyKey"):
                 causes.append(required(f"{field}[{index}].topologyKey", "can not be empty"))
+            key = term.get("topologyKey", "")
+            causes += [wrong(f"{field}[{index}].topologyKey", key, bad) for bad in names.key_problems(key)]
     node = (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     if node is not None and not node.get("nodeSelectorTerms"):
         field = f"{at}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
@@ -319,6 +355,12 @@ FIXED = (
 def check_update(new: Json, old: Json) -> list[Cause]:
     """A pod's spec is fixed, but for a few fields."""
     before, after = _comparable(old), _comparable(new)
+    deadline, had = ((each.get("spec") or {}).get("activeDeadlineSeconds") for each in (new, old))
+    if had is not None and (deadline is None or deadline > had):
+        why = "must be less than or equal to previous value"
+        if deadline is None:
+            why = "must not update from a positive integer to nil value"
+        return [wrong("spec.activeDeadlineSeconds", deadline, why)]
     if before == after:
         had = (old.get("spec") or {}).get("tolerations") or []
         has = (new.get("spec") or {}).get("tolerations") or []
@@ -337,3 +379,23 @@ def _comparable(pod: Json) -> Json:
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
         container.pop("image", None)
     return spec
+
+
+def check_status(new: Json) -> list[Cause]:
+    """What a node says about a pod."""
+    causes = []
+    for index, each in enumerate((new.get("status") or {}).get("podIPs") or ()):
+        try:
+            ipaddress.ip_address(each.get("ip", ""))
+        except ValueError:
+            why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+            causes.append(wrong(f"status.podIPs[{index}]", each.get("ip", ""), why))
+    return causes
+
+
+def hostname_warning(name: str) -> str:
+    """A pod's name is its hostname; one that cannot be a host's is not refused."""
+    bad = "must not contain dots" if "." in name else ""
+    bad = bad or ("must be no more than 63 characters" if len(name) > 63 else "")
+    why = "this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended"
+    return f"metadata.name: {why}: [{bad}]" if bad else ""

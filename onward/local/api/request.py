@@ -7,9 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.local.api.registry import Registry, Resource
-from onward.local.api.status import ApiError, bad_request, method_not_allowed, no_such_path
+from onward.local.api.status import (
+    Cause,
+    NoSuchPage,
+    bad_request,
+    internal,
+    invalid,
+    method_not_allowed,
+    no_such_path,
+    not_allowed,
+    required,
+    too_long,
+    unsupported,
+    wrong,
+)
 
 Json = dict[str, Any]
+MAX_MANAGER = 128
+POLICIES = ("Foreground", "Background", "Orphan")
 
 
 @dataclass(frozen=True)
@@ -20,7 +35,8 @@ class Target:
     namespace: str
     name: str
     subresource: str
-    rest: str = ""
+    watch: bool = False
+    """Asked for by the old way: /watch/ in the path."""
 
 
 def parse_path(registry: Registry, path: str) -> Target:
@@ -31,10 +47,11 @@ def parse_path(registry: Registry, path: str) -> Target:
     elif parts[0] == "apis" and len(parts) >= 4:
         group, version, tail = parts[1], parts[2], parts[3:]
     else:
-        raise no_such_path()
-    namespace = ""
-    if tail[0] == "watch":
-        raise ApiError(501, "NotImplemented", "the /watch/ prefix is not served; use ?watch=true on the list instead")
+        raise NoSuchPage()
+    if group not in registry.groups():
+        raise NoSuchPage()
+    namespace, watch = "", tail[0] == "watch" and len(tail) > 1
+    tail = tail[1:] if watch else tail
     if tail[0] == "namespaces" and len(tail) >= 3 and registry.find(group, version, tail[2]) is not None:
         namespace, tail = tail[1], tail[2:]
     resource = registry.find(group, version, tail[0])
@@ -50,12 +67,14 @@ def parse_path(registry: Registry, path: str) -> Target:
         raise no_such_path()
     if len(tail) > 3 and sub != "proxy":
         raise no_such_path()
-    return Target(resource, namespace, name, sub, "/".join(tail[3:]))
+    return Target(resource, namespace, name, sub, watch)
 
 
 def verb(method: str, target: Target, query: Mapping[str, str]) -> str:
     """The verb of a request on a resource."""
     if method == "GET":
+        if target.watch:
+            return "watch"
         if target.name:
             return "get"
         return "watch" if flag(query, "watch") else "list"
@@ -71,12 +90,8 @@ def verb(method: str, target: Target, query: Mapping[str, str]) -> str:
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    value = query.get(name, "")
-    if value.lower() in ("", "0", "f", "false"):
-        return False
-    if value.lower() in ("1", "t", "true"):
-        return True
-    raise bad_request(f'strconv.ParseBool: parsing "{value[:60]}": invalid syntax ({name})')
+    """Only "0" and "false" are no; anything else that is there is yes."""
+    return name in query and query[name].lower() not in ("0", "false")
 
 
 def number(query: Mapping[str, str], name: str, default: int = 0) -> int:
@@ -86,16 +101,17 @@ def number(query: Mapping[str, str], name: str, default: int = 0) -> int:
     try:
         return int(value)
     except ValueError:
-        raise bad_request(f'strconv.ParseInt: parsing "{value[:60]}": invalid syntax ({name})') from None
+        raise bad_request(f'strconv.ParseInt: parsing "{value[:60]}": invalid syntax') from None
 
 
-def version_of(text: str) -> int:
+def version_of(text: str, watch: bool = False) -> int:
     try:
         found = int(text or "0")
     except ValueError:
         found = -1
     if found < 0:
-        raise bad_request(f'Invalid value: "{text[:60]}": strconv.ParseUint: parsing "{text[:60]}": invalid syntax')
+        why = f'resourceVersion: Invalid value: "{text[:60]}": strconv.ParseUint: parsing "{text[:60]}": invalid syntax'
+        raise internal(why) if watch else bad_request(f"invalid resource version: {why}")
     return found
 
 
@@ -110,19 +126,30 @@ class WriteOptions:
     warnings: list[str] = field(default_factory=list)
 
 
-def write_options(query: Mapping[str, str], agent: str) -> WriteOptions:
-    dry = query.get("dryRun", "")
-    if dry not in ("", "All"):
-        raise bad_request(f'dryRun: Unsupported value: "{dry[:60]}": supported values: "All"')
-    validation = query.get("fieldValidation", "") or "Warn"
-    if validation not in ("Ignore", "Warn", "Strict"):
-        raise bad_request(
-            f'fieldValidation: Unsupported value: "{validation[:60]}": supported values: "Ignore", "Strict", "Warn"'
-        )
-    manager = query.get("fieldManager", "") or agent.split("/")[0][:128] or "unknown"
-    if len(manager) > 128:
-        raise bad_request("fieldManager: Too long: may not be more than 128 bytes")
-    return WriteOptions(dry == "All", manager, validation, flag(query, "force"))
+def write_options(
+    query: Mapping[str, str], agent: str, kind: str = "CreateOptions", apply: bool = False
+) -> WriteOptions:
+    """`kind` is how complaints about the options name them."""
+    manager, validation = query.get("fieldManager", ""), query.get("fieldValidation", "")
+    causes: list[Cause] = []
+    if apply and not manager:
+        causes.append(required("fieldManager", "is required for apply patch"))
+    elif kind == "PatchOptions" and not apply and "force" in query:
+        causes.append(not_allowed("force", "may not be specified for non-apply patch"))
+    if len(manager.encode()) > MAX_MANAGER:
+        causes.append(too_long("fieldManager", MAX_MANAGER))
+    causes += _dry_run(query.get("dryRun", ""))
+    if validation not in ("", "Ignore", "Strict", "Warn"):
+        causes.append(unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn")))
+    if causes:
+        raise invalid("meta.k8s.io", kind, "", causes)
+    manager = manager or agent.split("/")[0][:MAX_MANAGER] or "unknown"
+    return WriteOptions(query.get("dryRun") == "All", manager, validation or "Warn", flag(query, "force"))
+
+
+def _dry_run(value: Any) -> list[Cause]:
+    given = value if isinstance(value, list) else [value] if value else []
+    return [unsupported("dryRun", given, ("All",))] if any(each != "All" for each in given) else []
 
 
 @dataclass(frozen=True)
@@ -137,24 +164,54 @@ class DeleteOptions:
 
 
 def delete_options(query: Mapping[str, str], body: Any) -> DeleteOptions:
-    body = body if body is not None else {}
-    if not isinstance(body, dict):
-        raise bad_request("the body of a delete must be a DeleteOptions object")
-    grace = body.get("gracePeriodSeconds")
-    if grace is None and query.get("gracePeriodSeconds"):
-        grace = number(query, "gracePeriodSeconds")
-    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
-        raise bad_request(f"gracePeriodSeconds: Invalid value: {str(grace)[:60]}: must be an integer of 0 or more")
-    propagation = body.get("propagationPolicy") or query.get("propagationPolicy", "")
-    if not propagation and body.get("orphanDependents") is not None:
-        propagation = "Orphan" if body["orphanDependents"] else "Background"
-    if propagation not in ("", "Background", "Foreground", "Orphan"):
-        raise ApiError(
-            422, "Invalid",
-            'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
-            f'"{str(propagation)[:60]}": supported values: "Background", "Foreground", "Orphan"',
-        )  # fmt: skip
-    conditions = body.get("preconditions") or {}
-    dry = body.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
+    """From the body (already of the right types), or from the query where there is none."""
+    given: Json = body or {}
+    if body is None:
+        given = {key: query[key] for key in ("propagationPolicy", "dryRun") if query.get(key)}
+        if query.get("gracePeriodSeconds"):
+            given["gracePeriodSeconds"] = number(query, "gracePeriodSeconds")
+        if "orphanDependents" in query:
+            given["orphanDependents"] = flag(query, "orphanDependents")
+    policy, orphan = given.get("propagationPolicy"), given.get("orphanDependents")
+    causes: list[Cause] = []
+    if policy is not None and orphan is not None:
+        why = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(wrong("propagationPolicy", policy, why))
+    if policy is not None and policy not in POLICIES:
+        causes.append(unsupported("propagationPolicy", policy, (*POLICIES, "nil")))
+    causes += _dry_run(given.get("dryRun"))
+    if causes:
+        raise invalid("meta.k8s.io", "DeleteOptions", "", causes)
+    if policy is None and orphan is not None:
+        policy = "Orphan" if orphan else "Background"
+    conditions = given.get("preconditions") or {}
     uid, version = str(conditions.get("uid") or ""), str(conditions.get("resourceVersion") or "")
-    return DeleteOptions(grace, uid, version, propagation, dry == ["All"])
+    grace = given.get("gracePeriodSeconds")
+    return DeleteOptions(grace, uid, version, policy or "", bool(given.get("dryRun")))
+
+
+def check_list(query: Mapping[str, str], watch: bool) -> None:
+    """What list and watch refuse in their options."""
+    match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    field, causes = "resourceVersionMatch", []
+    if watch:
+        if "sendInitialEvents" in query and match != "NotOlderThan":
+            causes.append(not_allowed(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"))
+        if match and "sendInitialEvents" not in query:
+            why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            causes.append(not_allowed(field, why))
+        if match and match != "NotOlderThan":
+            causes.append(unsupported(field, match, ("NotOlderThan",)))
+    else:
+        if match and not version:
+            causes.append(not_allowed(field, "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+        if match and query.get("continue"):
+            causes.append(not_allowed(field, "resourceVersionMatch is forbidden when continue is provided"))
+        if match not in ("", "Exact", "NotOlderThan"):
+            causes.append(unsupported(field, match, ("Exact", "NotOlderThan", "")))
+        if match == "Exact" and version == "0":
+            causes.append(not_allowed(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
+        if "sendInitialEvents" in query:
+            causes.append(not_allowed("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if causes:
+        raise invalid("meta.k8s.io", "ListOptions", "", causes)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from onward.local.api import accounts, subresources
+from onward.local.api.clock import now_text
 from onward.local.api.decoding import TypeMismatch, conform, handled_as
+from onward.local.api.registry import Resource
 from onward.local.api.request import Target, WriteOptions
-from onward.local.api.status import bad_request
+from onward.local.api.status import bad_request, invalid, wrong
 
 if TYPE_CHECKING:
     from onward.local.api.server import Server
@@ -36,11 +38,23 @@ async def answer(server: Server, request: web.Request, target: Target, options: 
     try:
         body, _ = conform(resource.schema, given if isinstance(given, dict) else {})
     except TypeMismatch as error:
-        raise handled_as(resource.kind, resource.version, str(error)) from None
+        raise handled_as(resource, resource.kind, str(error)) from None
     body.update(apiVersion=resource.api_version, kind=resource.kind)
     body.setdefault("metadata", {})
+    if resource.kind == "SelfSubjectReview":
+        body["metadata"]["creationTimestamp"] = now_text()
+    elif "spec" in resource.schema.fields:
+        _check(resource, body)
     body["status"] = _status(server, resource.kind, body, server.identify(request))
     return reply(body, 201)
+
+
+def _check(resource: Resource, body: Json) -> None:
+    spec = body.setdefault("spec", {})
+    asked = [key for key in ("resourceAttributes", "nonResourceAttributes") if spec.get(key) is not None]
+    if "AccessReview" in resource.kind and len(asked) != 1:
+        why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        raise invalid(resource.group, "", "", [wrong("spec.resourceAttributes", None, why)])
 
 
 def _status(server: Server, kind: str, body: Json, user: str) -> Json:
@@ -49,7 +63,9 @@ def _status(server: Server, kind: str, body: Json, user: str) -> Json:
     if kind == "TokenReview":
         token = str((body.get("spec") or {}).get("token", ""))
         known = server.user_of(token)
-        return {"authenticated": True, "user": accounts.user_info(known)} if known else {"authenticated": False}
+        if not known:
+            return {"user": {}, "error": "invalid bearer token"}
+        return {"authenticated": True, "user": accounts.user_info(known, server.api), "audiences": [accounts.ISSUER]}
     if kind == "SelfSubjectRulesReview":
         every = ["*"]
         return {

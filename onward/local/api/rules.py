@@ -7,11 +7,12 @@ the CRD is created, never ignored later.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from typing import Any
 
-from onward.local.api.status import Cause, wrong
+from onward.local.api.status import Cause
 
 Json = dict[str, Any]
 BUILT_IN = {
@@ -60,6 +61,19 @@ def library() -> Any:
 @lru_cache(maxsize=500)
 def _program(text: str) -> Any:
     return library().compile(text)
+
+
+_within: dict[int, tuple[Json, bool]] = {}
+
+
+def within(schema: Json) -> bool:
+    """Is there a rule anywhere in a schema? Remembered, because schemas live long."""
+    known = _within.get(id(schema))
+    if known is None or known[0] is not schema:
+        if len(_within) > 1000:  # of CRDs that came and went
+            _within.clear()
+        known = _within[id(schema)] = (schema, '"x-kubernetes-validations"' in json.dumps(schema))
+    return known[1]
 
 
 def functions_of(text: str) -> set[str]:
@@ -111,13 +125,12 @@ def check(schema: Json, value: Any, path: str, old: Any) -> list[Cause]:
             continue
         message = failure or _message(rule, context)
         where = path + rule["fieldPath"] if rule.get("fieldPath") else path
-        kind = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else value
         if rule.get("reason") == "FieldValueForbidden":
             causes.append(Cause("FieldValueForbidden", f"Forbidden: {message}", where or "<nil>"))
         elif rule.get("reason") == "FieldValueRequired":
             causes.append(Cause("FieldValueRequired", f"Required value: {message}", where or "<nil>"))
         else:
-            causes.append(wrong(where or "<nil>", kind, message))
+            causes.append(Cause("FieldValueInvalid", f"Invalid value: {message}", where or "<nil>"))
     return causes
 
 

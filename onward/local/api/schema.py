@@ -27,7 +27,7 @@ SCALARS = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Schema:
     """A type. `kind` is one of object, map, list, any, or a scalar of SCALARS."""
 
@@ -43,6 +43,10 @@ class Schema:
     patch: frozenset[str] = frozenset()
     preserve: bool = False
     nullable: bool = False
+    atomic: bool = False
+    """Owned as a whole by whoever writes any of it."""
+    typed: bool = False
+    """A struct of the server's own, see `zeros`."""
     struct: str = ""
     """`core.PodSpec` for the built-in ones: they refer to each other by name in OpenAPI."""
 
@@ -57,7 +61,9 @@ class Field:
     schema: Schema
     required: bool = False
     atomic: bool = False
-    default: str | None = None
+    default: Any = None
+    written: bool = False
+    """There is always something to read, if only a zero."""
     pointer: bool = False
     """An explicit zero is kept; for others a zero is the same as nothing, as in the server's own structs."""
     number: tuple[int, ...] = ()
@@ -81,9 +87,10 @@ class Types:
             text = re.sub(r"\n +", " ", file.read_text(encoding="utf-8"))
             for line in filter(None, text.split("\n")):
                 name, _, body = line.partition(":")
-                lines[f"{file.stem}.{name}"] = body
-        for full in lines:
-            self.structs[full] = Schema("object", full.split(".")[1], struct=full)
+                atomic, name = name.startswith("atomic "), name.removeprefix("atomic ")
+                full = f"{file.stem}.{name}"
+                lines[full] = body
+                self.structs[full] = Schema("object", name, struct=full, atomic=atomic, typed=True)
         for full, body in lines.items():
             for part in filter(None, (part.strip() for part in body.split(";"))):
                 named, type_, *words = part.split(" ")
@@ -91,11 +98,12 @@ class Types:
                 flags = _flags(words)
                 schema = self._parse(full.split(".")[0], type_)
                 self._list_flags(schema, flags)
-                self.structs[full].fields[name.rstrip("!*")] = Field(
+                self.structs[full].fields[name.rstrip("!*+")] = Field(
                     schema,
                     required="!" in name,
                     atomic="atomic" in flags,
                     default=flags.get("default"),
+                    written="!" in name or "+" in name,
                     pointer="*" in name,
                     number=tuple(int(each) for each in numbers.split(".") if each),
                 )
@@ -116,15 +124,17 @@ class Types:
             return Schema("map", items=self._parse(group, text[2:]))
         if text.startswith("enum("):
             return Schema("string", enum=tuple(text[5:-1].split("|")))
+        if text == "Any":
+            return Schema("any", atomic=True)
         if text in SCALARS:
-            return Schema(SCALARS[text], format=text if text.startswith("int") else "")
+            return Schema(SCALARS[text], format=text if text.startswith(("int", "Micro")) else "")
         return self.structs[text if "." in text else f"{group}.{text}"]
 
     def kind(self, struct: str) -> Schema:
         """The schema of a top-level kind: the struct plus apiVersion and kind."""
         base = self.structs[struct]
         fields = {"apiVersion": Field(Schema("string")), "kind": Field(Schema("string")), **base.fields}
-        return Schema("object", base.name, fields)
+        return Schema("object", base.name, fields, typed=True)
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +174,8 @@ def from_json_schema(raw: dict[str, Any], name: str = "") -> Schema:
             if key in fields:
                 continue
             child = from_json_schema(value, key)
-            fields[key] = Field(child, key in needed, value.get("x-kubernetes-map-type") == "atomic")
+            atomic = value.get("x-kubernetes-map-type") == "atomic"
+            fields[key] = Field(child, key in needed, atomic, default=value.get("default"))
         return Schema("object", name, fields, preserve=preserve, nullable=nullable)
     if kind in ("string", "integer", "number", "boolean"):
         return Schema(kind, name, format=str(raw.get("format", "")), nullable=nullable)

@@ -23,11 +23,20 @@ from onward.local.api import (
     views,
     watching,
 )
-from onward.local.api.decoding import MAX_BODY, parse
+from onward.local.api.decoding import MAX_BODY, TypeMismatch, conform, object_of
 from onward.local.api.request import Target, delete_options, parse_path, verb, write_options
 from onward.local.api.rest import Api, Page
 from onward.local.api.schema import Schema, builtin_types
-from onward.local.api.status import ApiError, bad_request, method_not_allowed, not_acceptable, unsupported_media
+from onward.local.api.status import (
+    ApiError,
+    NoSuchPage,
+    bad_request,
+    method_not_allowed,
+    no_such_path,
+    not_acceptable,
+    unsupported_media,
+    wrong,
+)
 from onward.local.api.store import Item, StoreError, encode
 
 Json = dict[str, Any]
@@ -50,6 +59,8 @@ class Server:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._authorized(request)
+        except NoSuchPage as error:
+            return web.Response(text=error.message + "\n", status=404)
         except ApiError as error:
             return _json(error.status(), error.code, headers=error.headers)
         except StoreError as error:
@@ -110,11 +121,13 @@ class Server:
         if parts[0] == "openapi":
             return self.openapi.answer(request, parts[1:])
         if parts[0] == "api" and len(parts) == 2:
-            return _json_or_404(discovery.resources(registry, "", parts[1]))
+            return _json_or(no_such_path(), discovery.resources(registry, "", parts[1]))
         if parts[0] == "apis" and len(parts) == 2:
-            return _json_or_404(discovery.group(registry, parts[1]))
+            return _json_or(NoSuchPage(), discovery.group(registry, parts[1]))
         if parts[0] == "apis" and len(parts) == 3:
-            return _json_or_404(discovery.resources(registry, parts[1], parts[2]))
+            known = parts[1] in registry.groups()
+            missing = no_such_path() if known else NoSuchPage()
+            return _json_or(missing, discovery.resources(registry, parts[1], parts[2]))
         return None
 
     # -- resources -----------------------------------------------------------------------------------------------
@@ -127,16 +140,24 @@ class Server:
         what = verb(request.method, target, query)
         if what not in target.resource.verbs and not target.subresource:
             raise method_not_allowed()
+        if target.resource.namespaced and not target.namespace and what not in ("list", "watch"):
+            raise method_not_allowed()
         form = accepted_form(request.headers.get("Accept", ""))
+        include = query.get("includeObject", "")
+        if form == "Table" and include not in ("", "Metadata", "Object", "None"):
+            why = wrong("includeObject", include[:60], "must be 'Metadata', 'Object', 'None', or empty").text()
+            raise bad_request(f"Unable to convert to Table as requested: {why}")
         if what == "watch":
             return await self._watch(request, target, form)
         if what == "list":
             return await self._list(request, target, form)
         if what == "get":
-            return self.show(target, self.api.get(target), form, query)
+            return self.show(target, self.api.get(target, query.get("resourceVersion", "")), form, query)
         if what in ("delete", "deletecollection"):
             return await self._delete(request, target, what, form)
-        options = write_options(query, request.headers.get("User-Agent", ""))
+        content = request.headers.get("Content-Type", "")
+        kind = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}[what]
+        options = write_options(query, request.headers.get("User-Agent", ""), kind, patches.is_apply(content))
         if what == "create":
             if target.name:
                 raise method_not_allowed()
@@ -146,25 +167,20 @@ class Server:
             item = await self.api.create(target, await self.body(request, target.resource.schema), options)
             return self.show(target, item, form, query, 201, options.warnings)
         if what == "update":
-            decoded = self.api.decode(target.resource, await self.body(request, target.resource.schema), options)
-            item = await self.api.change(target, lambda current: decoded, options)
-            return self.show(target, item, form, query, 200, options.warnings)
-        item, created = await patches.patch(
-            self.api, target, request.headers.get("Content-Type", ""), await request.read(), options, query
-        )
+            item, created = await self.api.update(target, await self.body(request, target.resource.schema), options)
+        else:
+            item, created = await patches.patch(self.api, target, content, await request.read(), options)
         return self.show(target, item, form, query, 201 if created else 200, options.warnings)
 
-    async def body(self, request: web.Request, schema: Schema) -> Any:
+    async def body(self, request: web.Request, schema: Schema) -> Json:
         """The request's object, from JSON, YAML or protobuf."""
         content = request.headers.get("Content-Type") or "application/json"
         raw = await request.read()
-        if not raw:
-            raise bad_request("the request has no body; send the object as JSON")
         if "protobuf" in content:
             return protobuf.read(schema, raw)
         if content.split(";")[0].strip() not in ("application/json", "application/yaml", "text/plain", "*/*"):
             raise unsupported_media(["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"])
-        return parse(raw, content)
+        return object_of(raw, content, schema.name if schema is not DELETE_OPTIONS else "")
 
     def show(
         self,
@@ -201,7 +217,7 @@ class Server:
         else:
             head = {"kind": resource.many, "apiVersion": resource.api_version}
             name, one = "items", lambda item: views.raw_in_list(resource, item)
-        head["metadata"] = list_meta(page)
+        head["metadata"] = list_meta(page, resource.custom and form == "")
         opening = encode(head)[:-1] + f',"{name}":['.encode()
         if len(page.items) <= PORTION:
             return _raw(opening + b",".join(map(one, page.items)) + b"]}")
@@ -238,7 +254,10 @@ class Server:
 
     async def _delete(self, request: web.Request, target: Target, what: str, form: str) -> web.Response:
         raw = await request.read()
-        body = await self.body(request, DELETE_OPTIONS) if raw else None
+        try:
+            body = conform(DELETE_OPTIONS, await self.body(request, DELETE_OPTIONS))[0] if raw else None
+        except TypeMismatch as error:
+            raise bad_request(str(error)) from None
         options = delete_options(request.query, body)
         if what == "delete":
             item, gone = await deletion.delete(self.api, target, options)
@@ -258,8 +277,10 @@ class Server:
         return _raw(encode(head)[:-1] + b',"items":[' + items + b"]}")
 
 
-def list_meta(page: Page) -> Json:
+def list_meta(page: Page, custom: bool = False) -> Json:
     meta: Json = {"resourceVersion": str(page.version)}
+    if custom:
+        meta["continue"] = ""
     if page.token:
         meta["continue"] = page.token
         if page.remaining is not None:
@@ -271,16 +292,18 @@ def accepted_form(accept: str) -> str:
     """The first form in the Accept header that we serve: plain JSON is "", or Table, PartialObjectMetadata."""
     if not accept:
         return ""
+    known = False
     for part in accept.split(","):
         words = [word.strip() for word in part.split(";")]
         named = dict(word.split("=", 1) for word in words[1:] if "=" in word)
         if words[0] not in ("application/json", "application/*", "*/*"):
             continue
+        known = True
         if "as" not in named:
             return ""
         if named["as"] in FORMS and named.get("v") == "v1" and named.get("g") == "meta.k8s.io":
             return "Table" if named["as"] == "Table" else "PartialObjectMetadata"
-    raise not_acceptable()
+    raise not_acceptable(known)
 
 
 def warning_headers(warnings: list[str]) -> list[tuple[str, str]]:
@@ -307,9 +330,9 @@ def _json(body: Json, code: int = 200, headers: Any = None,
     return _raw(encode(body), code, headers, content_type)
 
 
-def _json_or_404(body: Json | None) -> web.Response:
+def _json_or(missing: ApiError, body: Json | None) -> web.Response:
     if body is None:
-        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+        raise missing
     return _json(body)
 
 

@@ -20,7 +20,7 @@ from onward.local.api.registry import Registry
 from onward.local.api.request import Target, WriteOptions
 from onward.local.api.rest import Api
 from onward.local.api.server import Server
-from onward.local.api.settings import Settings
+from onward.local.api.settings import MANAGER, Settings
 from onward.local.api.store import Change, Store, StoreError
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -93,7 +93,7 @@ def follow_crds(api: Api) -> None:
 
 async def _first_objects(api: Api) -> None:
     """What every cluster has from the beginning."""
-    options = WriteOptions(field_manager="onward")
+    options = WriteOptions(field_manager=MANAGER)
     namespaces = api.registry.find("", "v1", "namespaces")
     classes = api.registry.find("scheduling.k8s.io", "v1", "priorityclasses")
     assert namespaces is not None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+MANAGER = "kube-controller-manager"
+"""Who owns what the server does by itself: the name that programs know."""
+
 
 @dataclass(frozen=True)
 class Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class ApiError(OnwardError):
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
-        self.details, self.headers = dict(details or {}), dict(headers or {})
+        self.details, self.headers = None if details is None else dict(details), dict(headers or {})
 
     def status(self) -> Json:
         body: Json = {
@@ -48,11 +49,12 @@ class ApiError(OnwardError):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
-            "code": self.code,
         }
-        if self.details:
+        if self.reason:
+            body["reason"] = self.reason
+        if self.details is not None:
             body["details"] = self.details
+        body["code"] = self.code
         return body
 
 
@@ -71,7 +73,19 @@ def not_found(group: str, plural: str, name: str) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    return ApiError(404, "NotFound", "the server could not find the requested resource", {})
+
+
+class NoSuchPage(ApiError):
+    """A path that no API has anything to say about: answered in plain text."""
+
+    def __init__(self) -> None:
+        super().__init__(404, "NotFound", "404 page not found")
+
+
+def internal(message: str) -> ApiError:
+    """What the real server does not blame on anybody."""
+    return ApiError(500, "", message)
 
 
 def already_exists(group: str, plural: str, name: str) -> ApiError:
@@ -94,7 +108,7 @@ def apply_conflict(conflicts: Sequence[tuple[str, str, str]]) -> ApiError:
         by_manager.setdefault(f'"{manager}"{how}', []).append(path)
     parts = []
     for manager, paths in by_manager.items():
-        if len(paths) == 1:
+        if len(conflicts) == 1:
             parts.append(f"conflict with {manager}: {paths[0]}")
         else:
             parts.append(f"conflicts with {manager}:\n" + "\n".join(f"- {path}" for path in paths))
@@ -119,24 +133,29 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
-def forbidden(group: str, plural: str, name: str, why: str) -> ApiError:
+def forbidden(group: str, plural: str, name: str, why: str, causes: Sequence[Json] = ()) -> ApiError:
     text = f'{qualified(plural, group)} "{name}" is forbidden: {why}'
-    return ApiError(403, "Forbidden", text, _details(name, group, plural))
+    return ApiError(403, "Forbidden", text, _details(name, group, plural, causes=list(causes)))
 
 
 def method_not_allowed() -> ApiError:
-    return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
-def unsupported_media(accepted: Sequence[str]) -> ApiError:
+def unsupported_media(accepted: Sequence[str] = ()) -> ApiError:
+    if not accepted:
+        return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     listed = ", ".join(accepted)
     text = f"the body of the request was in an unknown format - accepted media types include: {listed}"
     return ApiError(415, "UnsupportedMediaType", text)
 
 
-def not_acceptable() -> ApiError:
-    text = "only the following media types are accepted: application/json, application/yaml"
-    return ApiError(406, "NotAcceptable", text)
+def not_acceptable(known: bool) -> ApiError:
+    """A form of the answer that nobody speaks, or one of a known format that is not there."""
+    types = "application/json"
+    if known:
+        return ApiError(406, "NotAcceptable", f"only the following media types are accepted: {types}")
+    return ApiError(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {types}", {})
 
 
 def expired(message: str) -> ApiError:
@@ -158,9 +177,10 @@ def shown(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, str):
-        return '"' + (value if len(value) <= 300 else value[:300] + "...") + '"'
     import msgspec
+
+    if isinstance(value, str):
+        return json.dumps(value if len(value) <= 300 else value[:300] + "...", ensure_ascii=False)
 
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 300 else text[:300] + "..."
@@ -175,6 +195,10 @@ def unsupported(field: str, value: Any, supported: Sequence[str]) -> Cause:
     return Cause("FieldValueNotSupported", f"Unsupported value: {shown(value)}: supported values: {listed}", field)
 
 
+def too_long(field: str, most: int) -> Cause:
+    return Cause("FieldValueTooLong", f"Too long: may not be more than {most} bytes", field)
+
+
 def duplicate(field: str, value: Any) -> Cause:
     return Cause("FieldValueDuplicate", f"Duplicate value: {shown(value)}", field)
 
@@ -187,8 +211,10 @@ def missing_reference(field: str, value: Any) -> Cause:
     return Cause("FieldValueNotFound", f"Not found: {shown(value)}", field)
 
 
-def success(message: str = "", details: Mapping[str, Any] | None = None) -> Json:
+def success(message: str = "", details: Mapping[str, Any] | None = None, code: int = 0) -> Json:
     body: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if code:
+        body["code"] = code
     if message:
         body["message"] = message
     if details:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.local.api.schema import Schema
-from onward.local.api.status import bad_request
+from onward.local.api.status import bad_request, internal
 from onward.local.api.store import clone
 
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ def _objects(schema: Schema | None, current: Json, patch: Json) -> Json:
     if directive == "replace":
         return {key: clone(value) for key, value in patch.items() if key != "$patch"}
     if directive not in (None, "merge"):
-        raise bad_request(f"invalid $patch value {str(directive)[:60]!r}: use delete, replace or merge")
+        raise internal(f"unknown patch type: {str(directive)[:60]} in map: {go_text(patch)[:300]}")
     result = dict(current)
     retain = patch.get("$retainKeys")
     if retain is not None:
@@ -69,7 +69,8 @@ def _objects(schema: Schema | None, current: Json, patch: Json) -> Json:
             name = key[len(ORDER) :]
             child = _child(schema, name)
             if isinstance(result.get(name), list) and isinstance(value, list):
-                result[name] = _ordered(child.merge_key if child else "", result[name], value)
+                before = current.get(name) if isinstance(current.get(name), list) else []
+                result[name] = _ordered(child.merge_key if child else "", result[name], value, before or [])
     return result
 
 
@@ -79,7 +80,7 @@ def _lists(schema: Schema | None, current: Any, patch: list[Any], name: str) -> 
         return [clone(each) for each in patch if not (isinstance(each, dict) and each.get("$patch") == "replace")]
     key = schema.merge_key
     if not key:  # a list of plain values: a set
-        return [*have, *[each for each in patch if each not in have]]
+        return _ordered("", [*have, *[each for each in patch if each not in have]], patch, have)
     if any(isinstance(each, dict) and each.get("$patch") == "replace" for each in patch):
         return [clone(each) for each in patch if not (isinstance(each, dict) and "$patch" in each)]
     result = list(have)
@@ -87,7 +88,7 @@ def _lists(schema: Schema | None, current: Any, patch: list[Any], name: str) -> 
         if not isinstance(each, dict):
             raise bad_request(f"{name}: each element of the patch must be an object with its merge key {key}")
         if key not in each:
-            raise bad_request(f"map: {str(each)[:200]} does not contain declared merge key: {key}")
+            raise internal(f"map: {go_text(each)[:300]} does not contain declared merge key: {key}")
         at = next((i for i, old in enumerate(result) if isinstance(old, dict) and old.get(key) == each[key]), None)
         if each.get("$patch") == "delete":
             if at is not None:
@@ -96,18 +97,31 @@ def _lists(schema: Schema | None, current: Any, patch: list[Any], name: str) -> 
             result.append(_objects(schema.items, {}, each))
         else:
             result[at] = _objects(schema.items, result[at], each)
-    return result
+    return _ordered(key, result, patch, have)
 
 
-def _ordered(key: str, values: list[Any], order: list[Any]) -> list[Any]:
-    """The listed elements in the listed order; others keep their place relative to what stood before them."""
+def _ordered(key: str, values: list[Any], wanted: list[Any], before: list[Any]) -> list[Any]:
+    """What the patch names comes in its order, the rest in the order it had; where the two meet, what stood first
+    before does so again, and what is new comes first."""
 
     def name(each: Any) -> Any:
         return each.get(key) if key and isinstance(each, dict) else each
 
-    wanted = [name(each) for each in order]
-    listed = sorted((each for each in values if name(each) in wanted), key=lambda each: wanted.index(name(each)))
-    result, queue = [], iter(listed)
-    for each in values:
-        result.append(next(queue) if name(each) in wanted else each)
-    return result
+    order, old = [name(each) for each in wanted], [name(each) for each in before]
+    named = sorted((each for each in values if name(each) in order), key=lambda each: order.index(name(each)))
+    rest = [each for each in values if name(each) not in order]
+    result: list[Any] = []
+    while named and rest:
+        mine, other = name(named[0]), name(rest[0])
+        stays = mine in old and other in old and old.index(other) < old.index(mine)
+        result.append(rest.pop(0) if stays else named.pop(0))
+    return [*result, *named, *rest]
+
+
+def go_text(value: Any) -> str:
+    """A value as Go prints it."""
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{key}:{go_text(value[key])}" for key in sorted(value)) + "]"
+    if isinstance(value, list):
+        return "[" + " ".join(map(go_text, value)) + "]"
+    return {None: "<nil>", True: "true", False: "false"}.get(value, str(value)) if not isinstance(value, str) else value

@@ -7,11 +7,10 @@ import binascii
 import ipaddress
 import re
 from collections.abc import Callable, Sized
-from functools import lru_cache
 from typing import Any
 
-from onward.local.api import clock, rules
-from onward.local.api.status import Cause, duplicate, required, shown, unsupported, wrong
+from onward.local.api import clock, regexps, rules
+from onward.local.api.status import Cause, duplicate, required, shown, too_long, unsupported, wrong
 from onward.local.api.store import clone
 
 Json = dict[str, Any]
@@ -36,23 +35,6 @@ def default(schema: Json, value: Any) -> None:
                 default(items, each)
 
 
-CLASSES = {
-    "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "lower": "a-z", "upper": "A-Z", "space": r"\s",
-    "word": r"\w", "xdigit": "0-9a-fA-F",
-}  # fmt: skip
-
-
-@lru_cache(maxsize=1000)
-def pattern(text: str) -> re.Pattern[str]:
-    """A schema's regular expression, written for RE2, in Python's words. Raises re.error for what has none."""
-    text = text.replace("\\z", "\\Z")
-    for name, members in CLASSES.items():
-        text = text.replace(f"[:{name}:]", members)
-    if text.endswith("$") and not text.endswith("\\$"):
-        text = text[:-1] + "\\Z"  # RE2's $ is the very end; Python's also stands before a last line break
-    return re.compile(text)
-
-
 UNCHECKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
     "validation"
@@ -75,21 +57,62 @@ def type_name(value: Any) -> str:
     return next((name for name in ("boolean", "object", "array", "string", "integer") if TYPES[name](value)), "number")
 
 
+# After one of these, rules are not asked: they might stumble over what is wrong anyway.
+BLOCKING = {
+    "FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid",
+}  # fmt: skip
+
+
 def validate(schema: Json, value: Any, path: str = "", old: Any = None) -> list[Cause]:
     """Every problem of a value. `old` is what stood there before, for transition rules."""
     causes: list[Cause] = []
     asked: Rules = []
     _validate(schema, value, path, old, causes, asked)
-    if causes and asked:
-        causes.append(wrong("<nil>", "null", UNCHECKED))
+    if any(each.reason in BLOCKING for each in causes):
+        if rules.within(schema):
+            causes.append(wrong("<nil>", None, UNCHECKED))
     else:
         for each in asked:
             causes.extend(rules.check(*each))
     return causes
 
 
+def scale_problems(paths: Json, body: Json) -> list[Cause]:
+    """Replicas, where a CRD says they are, must be a number that can be scaled to."""
+    causes: list[Cause] = []
+    for path in filter(None, (str(paths.get(f"{part}ReplicasPath") or "") for part in ("spec", "status"))):
+        found: Any = body
+        for step in path.strip(".").split("."):
+            if found is not None and not isinstance(found, dict):
+                causes.append(_odd(path, found, "map[string]interface{}"))
+                found = None
+            found = found.get(step) if found is not None else None
+        if found is None:
+            continue
+        if not isinstance(found, int) or isinstance(found, bool):
+            causes.append(_odd(path, found, "int64"))
+        elif found < 0:
+            causes.append(wrong(path, found, "should be a non-negative integer"))
+        elif found > 2**31 - 1:
+            causes.append(wrong(path, found, f"should be less than or equal to {2**31 - 1}"))
+    return causes
+
+
+def _odd(path: str, value: Any, wanted: str) -> Cause:
+    kinds = {bool: "bool", str: "string", float: "float64", int: "int64", list: "[]interface {}"}
+    kind = kinds.get(type(value), "map[string]interface {}")
+    text = str(value) if not isinstance(value, (dict, list)) else shown(value)
+    return wrong(path, 0, f"{path} accessor error: {text[:100]} is of the type {kind}, expected {wanted}")
+
+
 def _at(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def _mistyped(causes: list[Cause], path: str, name: str, wanted: str) -> None:
+    where = f"{path} in body " if path else ""
+    text = f'Invalid value: "{name}": {where}must be of type {wanted}: "{name}"'
+    causes.append(Cause("FieldValueTypeInvalid", text, path or "<nil>"))
 
 
 def _bad(causes: list[Cause], path: str, value: Any, why: str) -> None:
@@ -98,25 +121,21 @@ def _bad(causes: list[Cause], path: str, value: Any, why: str) -> None:
 
 
 def _validate(schema: Json, value: Any, path: str, old: Any, causes: list[Cause], asked: Rules) -> None:
+    free = bool(schema.get("x-kubernetes-int-or-string"))
+    wanted = "integer,string" if free else schema.get("type", "")
     if value is None:
-        if schema.get("nullable") or not (schema.get("type") or schema.get("x-kubernetes-int-or-string")):
-            return
-        wanted = schema.get("type") or "integer,string"
-        _bad(causes, path, "null", f'must be of type {wanted}: "null"')
+        if not schema.get("nullable") and wanted:
+            _mistyped(causes, path, "null", wanted)
         return
-    if schema.get("x-kubernetes-int-or-string"):
-        if not (TYPES["integer"](value) or isinstance(value, str)):
-            name = type_name(value)
-            _bad(causes, path, name, f'must be of type integer,string: "{name}"')
-            return
-    elif schema.get("type") and not TYPES.get(schema["type"], lambda v: True)(value):
-        name = type_name(value)
-        _bad(causes, path, name, f'must be of type {schema["type"]}: "{name}"')
-        return
+    fits = not wanted or any(TYPES.get(each, lambda _: True)(value) for each in wanted.split(","))
+    if not fits:
+        _mistyped(causes, path, type_name(value), wanted)
     enum = schema.get("enum")
     if enum is not None and value not in enum:
         causes.append(unsupported(path, value, [each if isinstance(each, str) else shown(each) for each in enum]))
-    if isinstance(value, dict):
+    if not fits:
+        pass
+    elif isinstance(value, dict):
         _object(schema, value, path, old, causes, asked)
     elif isinstance(value, list):
         _array(schema, value, path, old, causes, asked)
@@ -125,7 +144,7 @@ def _validate(schema: Json, value: Any, path: str, old: Any, causes: list[Cause]
     elif isinstance(value, NUMBERS) and not isinstance(value, bool):
         _number(schema, value, path, causes)
     _combined(schema, value, path, causes, asked)
-    if "x-kubernetes-validations" in schema:
+    if "x-kubernetes-validations" in schema and fits:
         asked.append((schema, value, path, old))
 
 
@@ -176,15 +195,16 @@ def _array(schema: Json, value: list[Any], path: str, old: Any, causes: list[Cau
 
 def _string(schema: Json, value: str, path: str, causes: list[Cause]) -> None:
     least, most = schema.get("minLength"), schema.get("maxLength")
-    if least is not None and len(value) < least:
-        _bad(causes, path, value, f"should be at least {least} chars long")
     if most is not None and len(value) > most:
-        causes.append(Cause("FieldValueTooLong", f"Too long: may not be more than {most} bytes", path))
-    if "pattern" in schema and not pattern(schema["pattern"]).search(value):
+        causes.append(too_long(path, most))
+    elif least is not None and len(value) < least:
+        _bad(causes, path, value, f"should be at least {least} chars long")
+    elif "pattern" in schema and not regexps.compiled(schema["pattern"]).search(value):
         _bad(causes, path, value, f"should match '{schema['pattern']}'")
     test = FORMATS.get(schema.get("format", ""))
     if test is not None and not test(value):
-        _bad(causes, path, value, f"must be of type {schema['format']}: {shown(value)}")
+        text = f"Invalid value: {shown(value)}: {path} in body must be of type {schema['format']}: {shown(value)}"
+        causes.append(Cause("FieldValueTypeInvalid", text, path))
 
 
 def _number(schema: Json, value: int | float, path: str, causes: list[Cause]) -> None:
@@ -197,25 +217,34 @@ def _number(schema: Json, value: int | float, path: str, causes: list[Cause]) ->
         _bad(causes, path, value, f"should be less than{also} {most}")
     if step and value % step:
         _bad(causes, path, value, f"should be a multiple of {step}")
-    form = schema.get("format")
-    if form in ("int32", "int64") and not -(2 ** (int(form[3:]) - 1)) <= value < 2 ** (int(form[3:]) - 1):
-        _bad(causes, path, value, f"must be of type {form}: {value}")
 
 
 def _combined(schema: Json, value: Any, path: str, causes: list[Cause], asked: Rules) -> None:
     for each in schema.get("allOf", ()):
         _validate(each, value, path, None, causes, asked)
-    plain = value if not isinstance(value, (dict, list)) else ""
     any_of, one_of = schema.get("anyOf"), schema.get("oneOf")
-    if any_of is not None and not any(not validate(each, value, path) for each in any_of):
-        _bad(causes, path, plain, "must validate at least one schema (anyOf)")
+    if any_of is not None:
+        tried: list[list[Cause]] = [validate(each, value, path) for each in any_of]
+        if all(tried):
+            causes.append(_none(path, "must validate at least one schema (anyOf)"))
+            causes += _fewest(tried)
     if one_of is not None:
-        good = sum(not validate(each, value, path) for each in one_of)
+        tried = [validate(each, value, path) for each in one_of]
+        good = sum(not each for each in tried)
         if good != 1:
             found = "none valid" if not good else f"{good} valid alternatives"
-            _bad(causes, path, plain, f"must validate one and only one schema (oneOf). Found {found}")
+            causes.append(_none(path, f"must validate one and only one schema (oneOf). Found {found}"))
+            causes += _fewest(tried) if not good else []
     if schema.get("not") is not None and not validate(schema["not"], value, path):
-        _bad(causes, path, plain, "must not validate the schema (not)")
+        causes.append(_none(path, "must not validate the schema (not)"))
+
+
+def _fewest(tried: list[list[Cause]]) -> list[Cause]:
+    return min(tried, key=lambda each: len(each)) if tried else []
+
+
+def _none(path: str, why: str) -> Cause:
+    return wrong("<nil>", "", f'"{path}" {why}')
 
 
 def _is_base64(text: str) -> bool:

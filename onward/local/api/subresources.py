@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -18,11 +19,13 @@ from onward.local.api.status import (
     ApiError,
     bad_request,
     conflict,
+    internal,
     invalid,
     method_not_allowed,
     not_supported,
     required,
     success,
+    unsupported,
     wrong,
 )
 from onward.local.api.store import Item, clone
@@ -52,7 +55,8 @@ async def handle(server: Server, request: web.Request, target: Target) -> web.St
         return await kubelet.log(server.api, request, target)
     if sub == "exec":
         return await kubelet.connect(server.api, request, target)
-    options = write_options(request.query, request.headers.get("User-Agent", ""))
+    kind = {"POST": "CreateOptions", "PUT": "UpdateOptions"}.get(method, "PatchOptions")
+    options = write_options(request.query, request.headers.get("User-Agent", ""), kind)
     if sub == "scale" and method in ("GET", "PUT", "PATCH"):
         return await _scale(server, request, target, options)
     if sub == "binding" and method == "POST":
@@ -79,9 +83,9 @@ async def bind(server: Server, body: Any, target: Target, options: WriteOptions)
         raise invalid("", "Binding", target.name, [required("target.name")])
     node, kind = body["target"].get("name"), body["target"].get("kind", "Node")
     if kind not in ("", "Node"):
-        raise invalid("", "Binding", target.name, [wrong("target.kind", kind, 'must be "Node" or empty')])
+        raise internal(unsupported("target.kind", kind, ("Node", "<empty>")).text())
     if not isinstance(node, str) or not node:
-        raise invalid("", "Binding", target.name, [required("target.name")])
+        raise internal(required("target.name").text())
     notes = (body.get("metadata") or {}).get("annotations") or {}
 
     def compute(current: Item) -> Json:
@@ -104,7 +108,7 @@ async def bind(server: Server, body: Any, target: Target, options: WriteOptions)
         return new
 
     await server.api.change(target, compute, options, operation="binding")
-    return reply(success(), 201)
+    return reply(success(code=201), 201)
 
 
 # -- eviction ----------------------------------------------------------------------------------------------------
@@ -116,13 +120,29 @@ async def _evict(server: Server, request: web.Request, target: Target) -> web.Re
     body = await server.body(request, EVICTION)
     if not isinstance(body, dict):
         raise bad_request("the body of an eviction must be an Eviction object")
-    options = delete_options(request.query, body.get("deleteOptions"))
     found = server.api.get(target)
+    if (body.get("metadata") or {}).get("name", target.name) != target.name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    options = delete_options(request.query, body.get("deleteOptions"))
+    if request.query.get("dryRun"):
+        options = replace(options, dry_run=True)
     phase = (found.body.get("status") or {}).get("phase")
     if phase not in ("Succeeded", "Failed", "Pending") and not found.body["metadata"].get("deletionTimestamp"):
         _check_budgets(server.api, found)
+    if not options.dry_run:
+        await server.api.change(target, _disrupted, WriteOptions(), operation="eviction")
     await delete(server.api, target, options)
-    return reply(success(), 201)
+    return reply(success(code=201), 201)
+
+
+def _disrupted(current: Item) -> Json:
+    """The pod with the condition that says why it goes."""
+    new = clone(current.body)
+    kept = [each for each in new["status"].get("conditions") or () if each["type"] != "DisruptionTarget"]
+    reason, message = "EvictionByEvictionAPI", "Eviction API: evicting"
+    mine = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+    new["status"]["conditions"] = [*kept, {**mine, "lastTransitionTime": now_text()}]
+    return new
 
 
 def _ready(body: Json) -> bool:
@@ -203,10 +223,11 @@ async def _scale(server: Server, request: web.Request, target: Target, options: 
         return reply(scale_of(resource, server.api.get(whole).body))
     content, raw = request.headers.get("Content-Type", ""), await request.read()
     given = await server.body(request, SCALE) if request.method == "PUT" else None
+    patch = patches.read(content, raw) if given is None else None
 
     def compute(current: Item) -> Json:
         now = scale_of(resource, current.body)
-        wanted = patches.apply_to(SCALE, now, content, raw) if given is None else given
+        wanted = given if patch is None else patches.apply_to(SCALE, now, *patch)
         if not isinstance(wanted, dict) or not isinstance(wanted.get("spec", {}), dict):
             raise bad_request("the body must be a Scale object")
         wanted, _ = conform(SCALE, wanted)
@@ -225,5 +246,5 @@ async def _scale(server: Server, request: web.Request, target: Target, options: 
         place[last] = replicas
         return new
 
-    item = await server.api.change(whole, compute, options)
+    item = await server.api.change(target, compute, options)
     return reply(scale_of(resource, item.body), 200, warning_headers(options.warnings))

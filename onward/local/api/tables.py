@@ -28,7 +28,7 @@ def table(
     rows = [row(resource, body, include) for body in bodies]
     return {
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": str(rv)},
-        "columnDefinitions": columns if headings else [], "rows": rows,
+        "columnDefinitions": columns if headings else None, "rows": rows,
     }  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def _column(name: str, type_: str = "string", priority: int = 0, format_: str = 
     return {"name": name, "type": type_, "format": format_, "description": description or name, "priority": priority}
 
 
+TYPES = {"#": "integer", "?": "boolean", "@": "date"}
 NAME = _column("Name", format_="name")
 AGE = _column("Age")
 
@@ -79,12 +80,12 @@ def _layout(resource: Resource) -> tuple[list[Json], Row]:
     listed, fill = COLUMNS[key]
     columns = []
     for text in listed.split("|"):
-        name = text.strip().rstrip("+#")
-        wide, numeric = "+" in text, "#" in text
+        name = text.rstrip("+#?@")
+        type_ = next((TYPES[mark] for mark in TYPES if mark in text), "string")
         if name == "Name":
-            columns.append(NAME)
+            columns.append({**NAME, "priority": int("+" in text)})
         else:
-            columns.append(_column(name, "integer" if numeric else "string", int(wide)))
+            columns.append(_column(name, type_, int("+" in text)))
     return columns, fill
 
 

@@ -30,7 +30,7 @@ def create(store: Store, registry: Registry, resource: Resource, body: Json) -> 
     causes = names.check_meta(body["metadata"], resource.key)
     if resource.custom:
         causes += structural.validate(resource.raw_schema, body)
-        return causes
+        return causes + structural.scale_problems(resource.scale_paths, body)
     if resource.key == "pods":
         pods.admit(store, body)
     causes += _own(resource, body)
@@ -52,9 +52,10 @@ def update(store: Store, registry: Registry, resource: Resource, new: Json, old:
         known = set(structural.validate(resource.raw_schema, old))
         # What was wrong before and was not touched does not block other changes (validation ratcheting).
         found = structural.validate(resource.raw_schema, new, "", old)
-        return causes + [each for each in found if each not in known]
+        causes += [each for each in found if each not in known]
+        return causes + structural.scale_problems(resource.scale_paths, new)
     if subresource in ("status", "finalize"):
-        return causes
+        return causes + (pods.check_status(new) if resource.key == "pods" else [])
     causes += _own(resource, new)
     check = IMMUTABLE.get(resource.key)
     if check is not None and subresource != "binding":
@@ -88,7 +89,7 @@ def _config_map(body: Json) -> list[Cause]:
             causes += _key(field, key)
     for key in binary:
         if key in data:
-            causes.append(wrong("binaryData", key, f"duplicate of key present in data: {key}"))
+            causes.append(wrong(f"data[{key}]", key, "duplicate of key present in binaryData"))
         causes += _base64(f"binaryData[{key}]", binary[key])
     if sum(len(key) + len(value) for each in (data, binary) for key, value in each.items()) > 1024 * 1024:
         causes.append(Cause("FieldValueTooLong", "Too long: may not be more than 1048576 bytes", ""))
@@ -154,6 +155,8 @@ def _service(body: Json) -> list[Cause]:
         if own in seen:
             causes.append(duplicate(field, {"port": own[1], "protocol": own[0]}))
         seen.add(own)
+    if spec.get("sessionAffinity") not in ("ClientIP", "None"):
+        causes.append(unsupported("spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None")))
     causes += names.check_labels(spec.get("selector") or {}, "spec.selector")
     address = spec.get("clusterIP")
     if address and address != "None":
@@ -171,7 +174,11 @@ def _free_address(store: Store, body: Json) -> list[Cause]:
         return []
     for _, item in store.all("services"):
         if (item.body.get("spec") or {}).get("clusterIP") == address:
-            return [wrong("spec.clusterIPs", [address], "failed to allocate IP: provided IP is already allocated")]
+            return [
+                wrong(
+                    "spec.clusterIPs", [address], f"failed to allocate IP {address}: provided IP is already allocated"
+                )
+            ]
     return _free_ports(store, body)
 
 
@@ -187,7 +194,7 @@ def _free_ports(store: Store, body: Json) -> list[Cause]:
 def _service_change(new: Json, old: Json) -> list[Cause]:
     before, after = (old.get("spec") or {}).get("clusterIP"), (new.get("spec") or {}).get("clusterIP")
     if before and before != after and (new.get("spec") or {}).get("type") != "ExternalName":
-        return [wrong("spec.clusterIPs[0]", after, "may not change once set")]
+        return [wrong("spec.clusterIPs[0]", [after], "may not change once set")]
     return []
 
 
@@ -203,15 +210,15 @@ def _workload(body: Json) -> list[Cause]:
         labels = (template.get("metadata") or {}).get("labels") or {}
         if not selector:
             causes.append(required("spec.selector"))
-        elif not names_match(selector, labels):
+        if not selector or not names_match(selector, labels):
             why = "`selector` does not match template `labels`"
-            causes.append(wrong("spec.template.metadata.labels", labels, why))
-    if not spec.get("template"):
-        return [*causes, required("spec.template")]
+            causes.append(wrong("spec.template.metadata.labels", labels or None, why))
     causes += pods.check_spec(template.get("spec") or {}, "spec.template.spec")
     policy = (template.get("spec") or {}).get("restartPolicy")
     allowed = ("OnFailure", "Never") if body["kind"] == "Job" else ("Always",)
-    if policy not in allowed:
+    if body["kind"] == "Job" and policy == "Always":
+        causes.append(required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"'))
+    elif policy in pods.RESTART and policy not in allowed:
         causes.append(unsupported("spec.template.spec.restartPolicy", policy, allowed))
     return causes
 
@@ -276,10 +283,8 @@ def _priority_change(new: Json, old: Json) -> list[Cause]:
 def _node(body: Json) -> list[Cause]:
     causes: list[Cause] = []
     for index, taint in enumerate((body.get("spec") or {}).get("taints") or ()):
-        field = f"spec.taints[{index}]"
-        bad = names.key_problem(taint.get("key", ""))
-        if bad:
-            causes.append(wrong(f"{field}.key", taint.get("key", ""), bad))
+        field, key = f"metadata.taints[{index}]", taint.get("key", "")
+        causes += [wrong(f"{field}.key", key, bad) for bad in names.key_problems(key)]
         effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
         if taint.get("effect") not in effects:
             causes.append(unsupported(f"{field}.effect", taint.get("effect", ""), effects))
@@ -292,6 +297,21 @@ def _claim(body: Json) -> list[Cause]:
     if "storage" not in ((spec.get("resources") or {}).get("requests") or {}):
         causes.append(required("spec.resources[storage]"))
     return causes
+
+
+def _role(body: Json) -> list[Cause]:
+    return [
+        required(f"rules[{index}].verbs", "verbs must contain at least one value")
+        for index, rule in enumerate(body.get("rules") or ())
+        if not rule.get("verbs")
+    ]
+
+
+def _role_binding(body: Json) -> list[Cause]:
+    kinds = ("Role", "ClusterRole") if body["kind"] == "RoleBinding" else ("ClusterRole",)
+    kind, name = ((body.get("roleRef") or {}).get(key, "") for key in ("kind", "name"))
+    causes = [] if kind in kinds else [unsupported("roleRef.kind", kind, kinds)]
+    return causes + ([] if name else [required("roleRef.name")])
 
 
 CHECKS: dict[str, Callable[[Json], list[Cause]]] = {
@@ -309,6 +329,10 @@ CHECKS: dict[str, Callable[[Json], list[Cause]]] = {
     "jobs.batch": _workload,
     "leases.coordination.k8s.io": _lease,
     "events": _event,
+    "roles.rbac.authorization.k8s.io": _role,
+    "clusterroles.rbac.authorization.k8s.io": _role,
+    "rolebindings.rbac.authorization.k8s.io": _role_binding,
+    "clusterrolebindings.rbac.authorization.k8s.io": _role_binding,
     "priorityclasses.scheduling.k8s.io": _priority_class,
     crds.KEY: definitions.check,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.local.api.registry import Resource
+from onward.local.api.schema import Schema, builtin_types
 from onward.local.api.store import Item, encode
 
 Json = dict[str, Any]
@@ -19,6 +20,7 @@ EVENT_FIELDS = {
     "deprecatedLastTimestamp": "lastTimestamp",
     "deprecatedCount": "count",
 }
+CORE_EVENT = builtin_types().kind("core.Event")
 _BACK = {core: new for new, core in EVENT_FIELDS.items()}
 
 
@@ -35,10 +37,18 @@ def shown_form(resource: Resource, body: Json) -> Json:
     if resource.storage == "events" and resource.group:
         renamed = {_BACK.get(key, key): value for key, value in body.items()}
         renamed["apiVersion"] = resource.api_version
+        for name in ("reportingController", "reportingInstance"):
+            if not renamed.get(name):
+                renamed.pop(name, None)
         return renamed
     if body.get("apiVersion") != resource.api_version:
         return {**body, "apiVersion": resource.api_version}
     return body
+
+
+def kept_schema(resource: Resource) -> Schema:
+    """The type of objects as they are kept."""
+    return CORE_EVENT if resource.storage == "events" else resource.schema
 
 
 def raw(resource: Resource, item: Item) -> bytes:

@@ -11,14 +11,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
-from onward.local.api import tables, views
+from onward.local.api import tables, views, zeros
 from onward.local.api.registry import Resource
-from onward.local.api.request import Target, flag, number, version_of
+from onward.local.api.request import Target, check_list, flag, number, version_of
 from onward.local.api.rest import Api
-from onward.local.api.status import ApiError, bad_request, invalid, not_allowed
+from onward.local.api.status import ApiError
 from onward.local.api.store import Change, Item, encode
 
 Json = dict[str, Any]
+PARTING_S = 2.0
+"""A watch that lasts no longer than this ends without a last bookmark."""
 INITIAL_END = "k8s.io/initial-events-end"
 
 
@@ -41,10 +43,11 @@ class Encoder:
         return encode({"type": type_, "object": shown}) + b"\n"
 
     def bookmark(self, rv: int, notes: Json | None = None) -> bytes:
-        meta: Json = {"resourceVersion": str(rv), "creationTimestamp": None}
+        meta: Json = {"resourceVersion": str(rv)}
         if notes:
             meta["annotations"] = notes
-        body: Json = {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": meta}
+        body: Json = {} if self.resource.custom else zeros.zero(self.resource.schema)
+        body.update(kind=self.resource.kind, apiVersion=self.resource.api_version, metadata=meta)
         if self.form == "Table":
             body = tables.table(self.resource, [], rv, headings=self.first)
             if notes:
@@ -95,26 +98,13 @@ def error_line(error: ApiError) -> bytes:
     return encode({"type": "ERROR", "object": error.status()}) + b"\n"
 
 
-def _initial_options(target: Target, query: Mapping[str, str]) -> bool:
-    if "sendInitialEvents" not in query:
-        if query.get("resourceVersionMatch"):
-            why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-            raise invalid("meta.k8s.io", "ListOptions", "", [not_allowed("resourceVersionMatch", why)])
-        return False
-    if query.get("resourceVersionMatch") != "NotOlderThan":
-        why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        raise invalid("meta.k8s.io", "ListOptions", "", [not_allowed("resourceVersionMatch", why)])
-    return flag(query, "sendInitialEvents")
-
-
 async def stream(api: Api, target: Target, query: Mapping[str, str], encoder: Encoder) -> AsyncGenerator[bytes, None]:
     """Lines of one watch. The first is an empty one, which lets the caller send its headers at once."""
     match = api.selector(target, query)
     bookmarks = flag(query, "allowWatchBookmarks")
-    initial = _initial_options(target, query)
-    if initial and not bookmarks:
-        raise bad_request("sendInitialEvents requires allowWatchBookmarks")
-    wanted = version_of(query.get("resourceVersion", ""))
+    check_list(query, watch=True)
+    initial = flag(query, "sendInitialEvents")
+    wanted = version_of(query.get("resourceVersion", ""), watch=True)
     timeout = number(query, "timeoutSeconds") or 1800 + (time.monotonic_ns() % 1800)
     deadline = time.monotonic() + timeout
     yield b""
@@ -130,11 +120,12 @@ async def stream(api: Api, target: Target, query: Mapping[str, str], encoder: En
     try:
         if fresh:
             last = api.store.rv
-            page = api.list(target, {key: query[key] for key in ("labelSelector", "fieldSelector") if key in query})
-            lines = [encoder.line("ADDED", item) for item in page.items]
+            whole = Target(target.resource, target.namespace, "", "")
+            items = [item for item in api.list(whole, {}).items if match is None or match(item.body)]
+            lines = [encoder.line("ADDED", item) for item in items]
             for start in range(0, len(lines), 500):
                 yield b"".join(lines[start : start + 500])
-            if initial:
+            if initial and bookmarks:
                 yield encoder.bookmark(last, {INITIAL_END: "true"})
         async for chunk in _follow(api, target, encoder, feed, match, last, bookmarks, deadline):
             yield chunk
@@ -146,6 +137,7 @@ async def _follow(
     api: Api, target: Target, encoder: Encoder, feed: Feed, match: Any, last: int, bookmarks: bool, deadline: float
 ) -> AsyncIterator[bytes]:
     marked = time.monotonic()
+    parting = bookmarks and deadline - marked > PARTING_S
     while True:
         lines: list[bytes] = []
         while feed.queue and len(lines) < 500:
@@ -166,7 +158,7 @@ async def _follow(
             marked = now
             yield encoder.bookmark(max(last, api.store.rv))
         if now >= deadline:
-            if bookmarks:
+            if parting:
                 yield encoder.bookmark(max(last, api.store.rv))
             return
         feed.wake.clear()

@@ -87,7 +87,9 @@ class ApiProcess:
     def call(self, method: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, Json]:
         data = None if body is None else json.dumps(body).encode()
         code, answer, _ = self.raw(method, path, data, {"Content-Type": content} if data is not None else None)
-        return code, json.loads(answer) if answer else {}
+        if not answer.startswith(b"{"):  # a path that no API knows is answered in plain text
+            return code, {"message": answer.decode()} if answer else {}
+        return code, json.loads(answer)
 
     def ok(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Json:
         code, answer = self.call(method, path, body, content)

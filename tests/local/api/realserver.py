@@ -45,45 +45,83 @@ def from_kubeconfig(path: Path) -> Server:
     return Server(url.hostname or "", url.port or 443, tls, user.get("token", ""), ours=False)
 
 
+# What our server does itself; other controllers would change objects under the transcript's hands.
+CONTROLLERS = (
+    "garbage-collector-controller", "namespace-controller", "serviceaccount-controller",
+    "root-ca-certificate-publisher-controller",
+)  # fmt: skip
+
+
 @contextlib.contextmanager
 def started(assets: Path, folder: Path) -> Iterator[Server]:
-    """etcd and kube-apiserver on loopback, without a controller manager: steps that need one are left out."""
-    token = secrets.token_hex(16)
+    """etcd and kube-apiserver on loopback, and kube-controller-manager if it is in that folder, too.
+
+    Without one, steps that need controllers are left out.
+    """
+    token, key = secrets.token_hex(16), folder / "sa.key"
     (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=60)
     client, peer, port = free_port(), free_port(), free_port()
     etcd = [
         str(assets / "etcd"), "--data-dir", str(folder / "etcd"),
         "--listen-client-urls", f"http://127.0.0.1:{client}", "--advertise-client-urls", f"http://127.0.0.1:{client}",
         "--listen-peer-urls", f"http://127.0.0.1:{peer}",
     ]  # fmt: skip
-    key = folder / "sa.key"
-    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=60)
     server = [
         str(assets / "kube-apiserver"), "--etcd-servers", f"http://127.0.0.1:{client}", "--bind-address", "127.0.0.1",
-        "--secure-port", str(port), "--cert-dir", str(folder / "certs"),
+        "--secure-port", str(port), "--cert-dir", str(folder / "certs"), "--endpoint-reconciler-type", "none",
         "--token-auth-file", str(folder / "tokens.csv"),
         "--service-account-key-file", str(key), "--service-account-signing-key-file", str(key),
-        "--service-account-issuer", "https://kubernetes.default.svc", "--service-cluster-ip-range", "10.96.0.0/16",
-        "--authorization-mode", "RBAC",
+        "--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
+        "--service-cluster-ip-range", "10.96.0.0/16", "--authorization-mode", "RBAC",
     ]  # fmt: skip
+    manager = assets / "kube-controller-manager"
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    found = Server("127.0.0.1", port, tls, token, ours=False, controllers=manager.exists(), alone=True)
     processes = []
     log = open(folder / "log", "wb")  # noqa: SIM115 - closed below
     try:
         for command in (etcd, server):
             processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        found = Server("127.0.0.1", port, tls, token, ours=False, controllers=False)
         deadline = time.monotonic() + START_S
-        while True:
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                if found.ask("GET", "/readyz", None, {})[0] == 200:
-                    break
+        while not _ready(found):
             assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
             time.sleep(0.2)  # between polls, bounded by the deadline
+        if found.controllers:
+            command = [
+                str(manager), "--kubeconfig", str(_kubeconfig(folder, port, token)), "--secure-port", "0",
+                "--leader-elect=false", "--service-account-private-key-file", str(key),
+                "--root-ca-file", str(folder / "certs" / "apiserver.crt"), "--controllers", ",".join(CONTROLLERS),
+            ]  # fmt: skip
+            processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         yield found
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait(20)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
         log.close()
+
+
+def _ready(server: Server) -> bool:
+    try:
+        return server.ask("GET", "/readyz", None, {})[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _kubeconfig(folder: Path, port: int, token: str) -> Path:
+    config = {
+        "clusters": [
+            {"name": "real", "cluster": {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}}
+        ],
+        "users": [{"name": "admin", "user": {"token": token}}],
+        "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
+        "current-context": "real",
+    }
+    file = folder / "kubeconfig"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return file

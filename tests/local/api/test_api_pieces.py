@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from onward.local.api import clock, fieldsets, jsonpath, selectors, strategic
-from onward.local.api.decoding import conform
-from onward.local.api.fieldsets import leaves, read, shown, write
+from onward.local.api import clock, fieldsets, jsonpath, labelselectors, regexps, scalars, strategic, zeros
+from onward.local.api.decoding import Malformed, conform, parse_json
+from onward.local.api.fieldsets import compare, members, read, shown, write
 from onward.local.api.schema import builtin_types
 from onward.local.api.status import ApiError
 from onward.local.api.structural import default, validate
@@ -60,13 +61,13 @@ def test_json_paths_that_are_not_supported_are_refused() -> None:
      ("a=", {"a": ""}, True), ("example.com/a=b", {"example.com/a": "b"}, True)],
 )  # fmt: skip
 def test_label_selectors(text: str, labels: dict[str, str], good: bool) -> None:
-    assert selectors.parse_labels(text)(labels) is good
+    assert labelselectors.parse(text)(labels) is good
 
 
 @pytest.mark.parametrize("text", ["=", "a in b", "a in (", "a,,b", "n>x", "a b", "!!a", "-a=b", "(a)"])
 def test_bad_selectors_are_refused(text: str) -> None:
     with pytest.raises(ApiError):
-        selectors.parse_labels(text)
+        labelselectors.parse(text)
 
 
 def _names(pod: dict[str, Any]) -> list[str]:
@@ -82,14 +83,14 @@ def test_strategic_patches_keep_and_set_the_order() -> None:
         }
     }
     after = strategic.merge(POD, pod, patch)
-    assert _names(after) == ["d", "b", "c", "a"]
+    assert _names(after) == ["b", "c", "d", "a"]
     assert after["spec"]["containers"][3]["image"] == "2"
     assert _names(pod) == list("abcd"), "the argument stays as it was"
     gone = strategic.merge(POD, pod, {"spec": {"containers": [{"name": "b", "$patch": "delete"}]}})
     assert _names(gone) == ["a", "c", "d"]
     finalizers = {"metadata": {"finalizers": ["x", "y"]}}
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["x"], "finalizers": ["z"]}}
-    assert strategic.merge(POD, finalizers, patch)["metadata"]["finalizers"] == ["y", "z"]
+    assert strategic.merge(POD, finalizers, patch)["metadata"]["finalizers"] == ["z", "y"]
     with pytest.raises(ApiError, match="does not contain declared merge key: name"):
         strategic.merge(POD, pod, {"spec": {"containers": [{"image": "x"}]}})
 
@@ -100,7 +101,7 @@ def test_field_sets_are_written_and_read_back() -> None:
         "metadata": {"finalizers": ["a/b"], "labels": {"x": "y"}},
         "spec": {"containers": [{"name": "c", "ports": [port]}]},
     }
-    found = set(leaves(POD, pod))
+    found = members(POD, pod)
     assert read(write(found)) == found
     assert sorted(map(shown, found)) == [
         '.metadata.finalizers[="a/b"]',
@@ -117,8 +118,88 @@ def test_applied_lists_merge_by_key_and_fields_are_removed_by_path() -> None:
     merged = fieldsets.merge(POD, live, {"spec": {"containers": [{"name": "b", "image": "2"}, {"name": "c"}]}})
     assert _names(merged) == ["a", "b", "c"]
     assert merged["spec"]["containers"][1]["image"] == "2"
-    fieldsets.remove(POD, merged, ("f:spec", "f:containers", 'k:{"name":"a"}'))
-    assert _names(merged) == ["b", "c"]
+    left = fieldsets.remove(POD, merged, {("f:spec", "f:containers", 'k:{"name":"a"}')})
+    assert _names(left) == ["b", "c"]
+
+
+def test_what_comes_and_goes_as_a_whole_is_told_from_what_changes() -> None:
+    old = {"metadata": {"labels": {"a": "1"}}, "spec": {"nodeName": "x"}}
+    new = {"metadata": {"labels": {"a": "2"}, "annotations": {"n": "1"}}, "spec": {}}
+    found = compare(POD, old, new)
+    assert found.added == {("f:metadata", "f:annotations"), ("f:metadata", "f:annotations", "f:n")}
+    assert found.changed == {("f:metadata", "f:labels", "f:a")}
+    assert found.removed == {("f:spec", "f:nodeName")}
+    assert write(found.added) == {"f:metadata": {"f:annotations": {".": {}, "f:n": {}}}}
+
+
+def test_an_empty_object_shows_its_structs() -> None:
+    assert zeros.zero(POD) == {"metadata": {}, "spec": {"containers": None}, "status": {}}
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    zeros.complete(POD.fields["status"].schema, status)
+    wanted = {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransitionTime": None}
+    assert status["conditions"] == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("0.5", "500m"), ("1024Mi", "1Gi"), (1000000, "1M"), ("1500", "1500"), ("100m", "100m"), ("1.5Gi", "1536Mi"),
+     ("0.5Ki", "512"), ("1e3", "1e3"), ("12e6", "12e6"), ("0", "0"), ("-2", "-2"), ("1000Ki", "1000Ki"),
+     ("0.0001", "100u")],
+)  # fmt: skip
+def test_quantities_are_kept_in_one_form(given: Any, kept: str) -> None:
+    assert scalars.quantity(given) == kept
+
+
+@pytest.mark.parametrize("given", ["", "1Q", "lots", "1 Gi", True, None, [1], "1e999", "9" * 200])
+def test_what_is_no_quantity_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="quantities must match"):
+        scalars.quantity(given)
+
+
+def test_times_are_read_strictly_and_kept_in_utc() -> None:
+    assert scalars.moment("2026-01-01T01:00:00.5+01:00", micro=False) == "2026-01-01T00:00:00Z"
+    assert scalars.moment("2026-01-01T00:00:00.000001Z", micro=True) == "2026-01-01T00:00:00.000001Z"
+    for bad in ("yesterday", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00"):
+        with pytest.raises(ValueError, match="parsing time"):
+            scalars.moment(bad, micro=False)
+    with pytest.raises(ValueError, match="parsing time"):
+        scalars.moment("2026-01-01T00:00:00Z", micro=True)  # six digits are wanted, as on a real server
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "good"),
+    [("^[a-z]+$", "abc", True), ("^[a-z]+$", "abc\n", False), (r"^\d+$", "\u0663", False),
+     ("[[:alpha:]]{2}", "x1y2zz", True),
+     (r"\Qa.b\E", "a.b", True), (r"\Qa.b\E", "axb", False), (r"^a\z", "a", True), ("(?<n>a)b", "ab", True),
+     (r"[\]$]", "$", True), ("(?i)ABC", "abc", True)],
+)  # fmt: skip
+def test_patterns_mean_what_they_mean_on_a_real_server(pattern: str, text: str, good: bool) -> None:
+    assert bool(regexps.compiled(pattern).search(text)) is good
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)", "(?!a)", "(?<=a)b", r"(a)\1", "a++", r"\p{Greek}", "[", "(?P=n)"])
+def test_patterns_that_a_real_server_does_not_know_are_refused(pattern: str) -> None:
+    with pytest.raises(re.error):
+        regexps.compiled(pattern)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [("", "unexpected end of JSON input"), ('{"a":', "unexpected end of JSON input"),
+     ("{a}", "invalid character 'a' looking"),
+     ('{"a" 1}', "invalid character '1' after object key"), ("[1 2]", "invalid character '2' after array element"),
+     ('{"a":1 "b":2}', "after object key:value pair"), ("{} x", "invalid character 'x' after top-level value")],
+)  # fmt: skip
+def test_what_is_wrong_with_json_is_said_in_the_known_words(raw: str, why: str) -> None:
+    with pytest.raises(Malformed, match=why):
+        parse_json(raw.encode())
+
+
+def test_keys_that_come_twice_are_told() -> None:
+    body = parse_json(b'{"metadata":{"name":"a"},"metadata":{"name":"b","labels":{"x":"1","x":"2"}}}')
+    clean, complaints = conform(POD, body)
+    assert clean == {"metadata": {"name": "b", "labels": {"x": "2"}}}
+    assert complaints == ['duplicate field "metadata.labels.x"', 'duplicate field "metadata"']
 
 
 def test_decoding_leaves_out_what_the_server_would() -> None:
@@ -129,7 +210,7 @@ def test_decoding_leaves_out_what_the_server_would() -> None:
         "metadata": {"name": "x"},
         "spec": {"terminationGracePeriodSeconds": 0, "volumes": [{"name": "v", "emptyDir": {}}]},
     }
-    assert unknown == ["spec.oops"]
+    assert unknown == ['unknown field "spec.oops"']
 
 
 def test_schemas_default_deeply_and_report_everything() -> None:

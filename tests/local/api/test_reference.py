@@ -105,7 +105,8 @@ def _walk_subresource(api: ApiProcess, path: str, sub: str) -> None:
 @pytest.mark.parametrize("resource", [each for each in RESOURCES if each.verbs == ("create",)], ids=_id)
 def test_questions_are_answered(api: ApiProcess, namespace: str, resource: Resource) -> None:
     place, _ = _places(resource, namespace)
-    body: dict[str, Any] = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": {}}
+    spec = {"resourceAttributes": {"verb": "get", "resource": "pods"}} if "AccessReview" in resource.kind else {}
+    body: dict[str, Any] = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
     if resource.plural == "bindings":
         pod = {"metadata": {"name": "b"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
         api.ok("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
