@@ -35,6 +35,9 @@ class Plan:
     size_kills: int
     storms: int  # pairs of a stretch with a fault and one without
     switches: tuple[tuple[int, int], ...]  # (width, layers) of models whose node is switched
+    node_losses: int
+    dumps: tuple[tuple[int, int], ...]  # (width, layers) of models that are saved by those who survive
+    node_storm_s: float
 
 
 FULL = Plan(
@@ -50,6 +53,9 @@ FULL = Plan(
     size_kills=2,
     storms=5,
     switches=((256, 4), (1024, 8), (2048, 6)),
+    node_losses=4,
+    dumps=((1024, 8), (2048, 6)),
+    node_storm_s=180,
 )
 QUICK = Plan(
     rounds=1,
@@ -64,6 +70,9 @@ QUICK = Plan(
     size_kills=1,
     storms=1,
     switches=((1024, 8),),
+    node_losses=1,
+    dumps=((1024, 8),),
+    node_storm_s=40,
 )
 
 

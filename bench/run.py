@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import measure
+import nodes
 import switch
 from jobs import PEERS, Launcher, peer
 from measure import Bench, Samples, median, p95, stage_medians
@@ -242,6 +243,77 @@ def hot_switch(bench: Bench) -> tuple[list[Row], object]:
     return rows, raw
 
 
+def lost_node(bench: Bench) -> tuple[list[Row], object]:
+    bench.say("lost nodes, with one standing by")
+    found, incidents, step = nodes.lost_nodes(bench.directory(), bench.plan.node_losses, **measure.FAULT_JOB)
+    seen = Samples(faults=found, step_s=[step])
+    for fault in found:
+        seen.incidents += measure.incident_of(fault, incidents)
+    target = "no target; 0 lost"
+    return [
+        Row("a node of 2 x 2 ranks lost, one stands by", onward=cost(seen), target=target, verdict=no_loss(seen)),
+        stages_row(seen),
+    ], seen
+
+
+def elastic(bench: Bench) -> tuple[list[Row], object]:
+    bench.say("four nodes, three, four")
+    found = nodes.shrink_and_grow(bench.directory(), batch=16)
+    step, waited = f"a step {ms(found['step_s'])}, of three {ms(found['step_shrunk_s'])}", found["waited_s"]
+    return [
+        Row(
+            "shrink, 4 -> 3 nodes",
+            onward=f"{sec(found['shrink_s'])}, {waited:g} s of it the wait for a node",
+            peer=step,
+        ),
+        Row("grow, 3 -> 4 nodes", onward=ms(found["grow_s"]), peer=step),
+    ], found
+
+
+def dump(bench: Bench) -> tuple[list[Row], object]:
+    rows, raw = [], []
+    for width, layers in bench.plan.dumps:
+        out = bench.directory()
+        options = {"width": width, "layers": layers, "batch": 8, "dir": out / "saved"}
+        command = (*bench.launchers["onward, no spares"].command, "--recover_strategy", "dump,exit")
+        bench.say(f"dump: width={width} layers={layers}")
+        with measure.Job(measure.Launcher("onward", command, "train_onward.py"), out, ranks=2, **options) as job:
+            found = nodes.dump(job, out / "saved")
+        raw.append(found)
+        rate, disk = found["bytes"] / found["dump_s"] / 1e6, found["bytes"] / found["disk_s"] / 1e6
+        rows.append(
+            Row(
+                f"dump of {found['bytes'] / 1e6:.0f} MB after a kill",
+                f"{found['dump_s'] / found['disk_s']:.1f}x the disk's own time",
+                f"{ms(found['dump_s'])}, {rate:.0f} MB/s; {ms(found['whole_s'])} from the kill",
+                f"write and fsync {ms(found['disk_s'])}, {disk:.0f} MB/s",
+            )
+        )
+    return rows, raw
+
+
+def node_storm(bench: Bench) -> tuple[list[Row], object]:
+    lasts, ranks = bench.plan.node_storm_s, measure.RANKS
+    gusts = nodes.trace(1, lasts, measure.STORM_S, ranks)
+    bench.say(f"storm of {lasts:g} s: {', '.join(f'{g.kind} {g.rank} at {g.after_s:.0f}' for g in gusts)}")
+    with nodes.Nodes(bench.directory(), nodes=2, nproc=2, **measure.FAULT_JOB) as job:
+        job.wait_steps(10, 300)
+        job.wait_warm(job.out / "standby1.log")
+        ours = nodes.weather(job, gusts, lasts)
+    kills = [dataclasses.replace(g, kind="kill") for g in gusts if g.kind in ("kill", "node")]
+    with bench.job("torchrun", **measure.FAULT_JOB) as job:
+        job.wait_steps(10, 300)
+        theirs = nodes.weather(job, kills, lasts)
+    return [
+        Row(
+            f"storm with nodes: a fault every {measure.STORM_S:g} s, {lasts:g} s",
+            f"goodput {ours['goodput']:.1%} against {theirs['goodput']:.1%}",
+            f"{ours['faults']} faults, {sum(g.kind == 'node' for g in gusts)} lost nodes; {ours['steps']} steps",
+            f"torchrun, the {theirs['faults']} kills of it alone; {theirs['steps']} steps",
+        )
+    ], {"trace": gusts, "onward": ours, "torchrun": theirs}
+
+
 SECTIONS = {
     "faults": faults,
     "slow_setup": slow_setup,
@@ -250,6 +322,10 @@ SECTIONS = {
     "state_size": state_size,
     "storm": storm,
     "hot_switch": hot_switch,
+    "lost_node": lost_node,
+    "elastic": elastic,
+    "dump": dump,
+    "node_storm": node_storm,
 }
 WORDS = {"kill": "kill -9 of a random rank", "retry": "retryable error in one rank", "stop": "a rank stopped (SIGSTOP)"}
 
@@ -264,6 +340,10 @@ def judge(ours: Samples, limit: float, theirs: Samples | None) -> str:
     if theirs is not None and theirs.seconds and median(theirs.seconds) < 10 * median(ours.seconds):
         return "not met"
     return three_ways(median(ours.seconds), p95(ours.seconds), limit)
+
+
+def no_loss(ours: Samples) -> str:
+    return "met" if ours.seconds and not ours.never and not any(f.steps_lost for f in ours.faults) else "not met"
 
 
 def three_ways(middle: float, high: float, limit: float) -> str:

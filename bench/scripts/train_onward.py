@@ -16,6 +16,8 @@ time.sleep(args.setup_s)
 model = DDP(build(args))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 run.protect(model=model, optimizer=optimizer)
+if args.dir:
+    run.checkpoint(every=10**6, dir=args.dir)  # only what is saved when nothing else helps
 record = Record(args.out, run.rank)
 page = Page(f"{os.path.dirname(os.environ['ONWARD_SOCKET'])}/process{os.environ['ONWARD_PROCESS']}.page")
 

@@ -20,6 +20,7 @@ def arguments():
     parser.add_argument("--batch", type=int, default=128, help="samples of one rank")
     parser.add_argument("--setup_s", type=float, default=0.0, help="stands for loading data, building a tokenizer, ...")
     parser.add_argument("--every", type=int, default=0, help="steps between checkpoints; 0: none")
+    parser.add_argument("--dir", help="train_onward: where its own checkpoints go")
     parser.add_argument("--block", type=int, default=8, help="train_both: steps of one kind in a row")
     return parser.parse_args()
 

@@ -285,6 +285,8 @@ class ManagerLogic:
         """Something else is wanted from now on."""
         before, self.job = self.job, job
         assert before is not None
+        if job.switched != before.switched:  # what was said of the stand-in's processes is what is known of the ranks
+            self.facts |= {r: f for r, f in self._roll.ranks(job).items() if r in job.switched}
         self._watch.forget(job)
         self.changed_job = True
         self._tell_news(now, new_phase=(before.phase, before.generation) != (job.phase, job.generation))

@@ -81,7 +81,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     digest: int = 0  # of the shared state of `step`
     small: int = 0
     light: int = 0
-    local: bytes = b""
+    local: list[bytes] = []  # slots with its local state of `step`, and of the next one if that is safe already
     between: list[bytes] = []  # results of the collectives since its last commit: another rank may lack them
     why: str = ""
 

@@ -177,13 +177,16 @@ class Following:
 
     def _arrive(self, ended: Ended | None) -> None:
         """Stand where the other stands, and make sure of it."""
-        if ended is None or ended.step < 0:
+        if ended is None or ended.step < 0 or not ended.local:
             raise StateError((ended.why if ended is not None else "") or "it is told no more")
         if not ended.past:  # Python can reach that code only through the block
             raise StateError("what comes after its last block was still to be run")
         if ended.step != self._tx.step:
             raise StateError(f"it stands at step {ended.step}, and this process at {self._tx.step}")
-        self._local.put(ended.step, ended.local)
+        here, *ahead = ended.local
+        self._local.put(ended.step, here)
+        for image in ahead:  # the others may have that step behind them
+            self._local.slot(ended.step + 1).put_image(image)
         self._tx.stands()
         if digest_of(self._protected) != ended.digest or self._protected.check_small(at_begin=False) != ended.small:
             raise StateError(f"the state of step {ended.step} is not that of the rank that was followed")

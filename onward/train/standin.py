@@ -40,6 +40,9 @@ class StandIn:
             entered = yield from self._alone.arrive_by_ghost(order)
             if entered:
                 break
+            if rank.holds:  # what it has followed to: perhaps the only copy, so it comes to the fence as any rank does
+                rank.spare, rank.begun = False, True
+                break
             # Also after it had formed: all it holds can be given again, so it does not come to the fence.
             fault, rank.pending_fault = rank.pending_fault, None
             rank.report(Stage.PARKED, generation=0, fault=fault)

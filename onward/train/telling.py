@@ -57,7 +57,7 @@ class Telling:
                 digest=digest_of(self._rank.protected),
                 small=self._rank.protected.check_small(at_begin=self._tx.open),
                 light=self._tx.shape,
-                local=slot.content(),
+                local=[s.content() for i in (0, 1) if (s := self._local.slot(step + i)).step == step + i],
                 between=self._rank.between.results(),
             )
         )

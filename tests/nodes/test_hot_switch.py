@@ -28,8 +28,8 @@ def report(node: Node, which: int) -> None:
     subprocess.run([sys.executable, "-m", "onward.cli.main", *words], check=True, capture_output=True, timeout=60)
 
 
-def same_as_without(jobs, nodes: Nodes, steps: int, script: tuple[str, ...] = (SCRIPT,)) -> None:
-    reference = jobs.reference(*script, "--steps", str(steps), "--pace", "0", nproc=2)
+def same_as_without(jobs, nodes: Nodes, steps: int, script: tuple[str, ...] = (SCRIPT,), ranks: int = 2) -> None:
+    reference = jobs.reference(*script, "--steps", str(steps), "--pace", "0", nproc=ranks)
     compare = [sys.executable, str(ROOT / "examples" / "digest.py"), reference.digest, nodes.digest]
     done = subprocess.run(compare, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,11 +42,19 @@ def committed(path: Path, rank: int) -> list[int]:
     return [int(line.split()[1]) for line in lines]
 
 
-@pytest.mark.parametrize(("sick", "script"), [(0, RICH), pytest.param(1, SCRIPT, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("sick", "script", "nproc"),
+    [
+        (0, RICH, 1),
+        pytest.param(1, SCRIPT, 1, marks=pytest.mark.nightly),
+        pytest.param(0, SCRIPT, 2, marks=pytest.mark.nightly),
+        pytest.param(1, RICH, 2, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_stand_in_that_has_followed_takes_over_any_node(
-    make_nodes, jobs, tmp_path: Path, sick: int, script: str
+    make_nodes, jobs, tmp_path: Path, sick: int, script: str, nproc: int
 ) -> None:
-    nodes = make_nodes(nodes=2, nproc=1)
+    nodes = make_nodes(nodes=2, nproc=nproc)
     both = [start(nodes, f"n{i}", "--node-rank", str(i), script=(script,)) for i in (0, 1)]
     spare = start(nodes, "spare", "--standby", script=(script,))
     until(lambda: both[0].said.count("committed") > 10, "it trains")
@@ -54,19 +62,23 @@ def test_a_stand_in_that_has_followed_takes_over_any_node(
     for node in (*both, spare):
         assert node.wait() == 0, node.said
     well = both[1 - sick]
+    moved, kept = (range(nproc * node, nproc * (node + 1)) for node in (sick, 1 - sick))
     assert [i["policy"] for i in well.outcome["incidents"]] == ["hot-switch"]
     assert "xid-63" in well.outcome["incidents"][0]["headline"]
-    assert len(well.pids(1 - sick)) == 1, "the other rank keeps its process"
-    assert spare.pids(sick), "the stand-in holds the rank at the end"
-    assert f"follows rank {sick}, and is ready" in well.events
+    assert [len(well.pids(rank)) for rank in kept] == [1] * nproc, "the other ranks keep their processes"
+    assert all(spare.pids(rank) for rank in moved), "the stand-in holds the ranks at the end"
+    assert f"follows rank {', '.join(map(str, moved))}, and is ready" in well.events
     assert "state for rank" not in well.events, "nothing was left to be moved"
-    assert committed(tmp_path, sick) == list(range(200)), "each step counted once, first here and then there"
-    same_as_without(jobs, nodes, 200, (script,))
+    for rank in range(2 * nproc):
+        assert committed(tmp_path, rank) == list(range(200)), "each step counted once, first here and then there"
+    same_as_without(jobs, nodes, 200, (script,), ranks=2 * nproc)
 
 
-def switched_while(make_nodes, *words: str, steps: int = 150, then: Callable[[Node], None] = lambda node: None):
-    """Node 1 is sick, and a stand-in begins to follow its rank; the script knows what happens then."""
-    nodes = make_nodes(nodes=2, nproc=1)
+def switched_while(
+    make_nodes, *words: str, steps: int = 150, nproc: int = 1, then: Callable[[Node], None] = lambda node: None
+):
+    """Node 1 is sick, and a stand-in begins to follow its ranks; the script knows what happens then."""
+    nodes = make_nodes(nodes=2, nproc=nproc)
     script = (RICH, "--mark", f"{nodes.digest}.mark", *words)
     both = [start(nodes, f"n{i}", "--node-rank", str(i), steps=steps, script=script) for i in (0, 1)]
     spare = start(nodes, "spare", "--standby", steps=steps, script=script)
@@ -80,12 +92,13 @@ def switched_while(make_nodes, *words: str, steps: int = 150, then: Callable[[No
 
 
 @pytest.mark.nightly
-def test_one_that_dies_while_it_follows_is_forgotten_and_nobody_noticed(make_nodes, jobs) -> None:
-    nodes, both, _ = switched_while(make_nodes, "--then", "follower-dies")
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_one_that_dies_while_it_follows_is_forgotten_and_nobody_noticed(make_nodes, jobs, nproc: int) -> None:
+    nodes, both, _ = switched_while(make_nodes, "--then", "follower-dies", nproc=nproc)
     assert "ended before it was ready; the switch is undone" in both[0].events
     assert both[0].outcome["incidents"] == []
-    assert len(both[0].pids(0)) == len(both[1].pids(1)) == 1
-    same_as_without(jobs, nodes, 150, (RICH,))
+    assert all(len(both[rank // nproc].pids(rank)) == 1 for rank in range(2 * nproc))
+    same_as_without(jobs, nodes, 150, (RICH,), ranks=2 * nproc)
 
 
 @pytest.mark.nightly

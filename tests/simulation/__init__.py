@@ -5,6 +5,7 @@ managers that die, ranks that behave as `onward/train` does, and faults at named
 looks after every event. `python -m tests.simulation SEED --trace` replays a seed.
 
 Nodes are lost with all that is on them, links are cut and heal, every agent can host a manager and keeps local state
-for the ranks of another. Not simulated: the bytes on the wire (messages are passed as objects), processes without pages
-(a full /dev/shm), nodes that are told to leave, elastic training, hot switch, published faults, and torch itself.
+for the ranks of another. A node is called sub-healthy, and somebody follows its ranks and takes over (`draw_switch`, in
+seeds of its own). Not simulated: the bytes on the wire (messages are passed as objects), processes without pages (a
+full /dev/shm), nodes that are told to leave, elastic training, published faults of other levels, and torch itself.
 """

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .following import Stream
     from .ranks import Membership, RankProcess
     from .world import World
 
@@ -58,6 +59,7 @@ class Fabric:
         self.world = world
         self._meetings: dict[tuple[object, ...], Meeting] = {}
         self._cut: set[tuple[object, ...]] = set()  # memberships with a broken connection
+        self.streams: list[Stream] = []  # between who follows and who is followed
 
     # ------------------------------------------------------------------------------------------ collectives
 
@@ -132,6 +134,9 @@ class Fabric:
 
     def cut_links(self, side: frozenset[int]) -> None:
         """The connections between these nodes and all others are reset."""
+        for stream in self.streams:
+            if (stream.source.agent.index in side) != (stream.follower.agent.index in side):
+                stream.cut()
         for agent in self.world.agents:
             for process in agent.children.values():
                 m = process.membership

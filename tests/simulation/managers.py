@@ -63,7 +63,7 @@ class SimManager:
             return
         self._ask_the_kernel()
         self.logic.think(self.clock)
-        self._flush()
+        self.flush()
         if self._peers:
             self._idle_since = self.world.now
         elif self._is_idle(self.world.now - self._idle_since):
@@ -99,7 +99,7 @@ class SimManager:
             self._peers[message.agent.id] = connection
             self._here[message.agent.id] = message.agent
         self.logic.on_facts(message, self.clock)
-        self._flush()
+        self.flush()
 
     def on_hung_up(self, connection: Connection) -> None:
         agent = connection.agent.member.id
@@ -107,7 +107,7 @@ class SimManager:
             del self._peers[agent]
             self.logic.hung_up(agent)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         w, logic = self.world, self.logic
         if logic.changed_job:
             logic.changed_job = False

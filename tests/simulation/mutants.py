@@ -1,7 +1,7 @@
 """Faults in onward itself, one at a time. A simulator that does not notice them is worth nothing.
 
-Each mutant replaces one function of the production code (or, for the last four, of the model of a rank) by one that
-lacks a single check. `planted` puts it in place for the length of a `with` block.
+Each mutant replaces one function of the production code (or of the model of a rank) by one that lacks a single check.
+`planted` puts it in place for the length of a `with` block.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from onward.agent.stores import Asker, Stores
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.core.job import Facts, Job, current
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
+from onward.core.switch import hold_all, settled
+from onward.manager.logic import ManagerLogic
 from onward.manager.office import Claim, go_on
 from onward.manager.orders import form
 from onward.manager.roll import Roll
 from onward.wire.messages import Form, KeepSlot, Orders, StoreReply, StoreRequest
 
+from .following import Ended, Feed
 from .ranks import RankProcess
 from .transaction import Transaction
 
@@ -187,6 +190,28 @@ def _only_when_receiving(self: RankProcess, form: Form) -> bool:
     return form.part == "receive" and form.step > self.tx.begun
 
 
+# ---------------------------------------------------------------------------------------------------- hot switch
+
+
+def _swap_unheard(self: ManagerLogic, job: Job, now: float) -> None:
+    before, self.job = self.job, job
+    assert before is not None
+    self._watch.forget(job)
+    self.changed_job = True
+    self._tell_news(now, new_phase=(before.phase, before.generation) != (job.phase, job.generation))
+
+
+_end = Feed.end
+
+
+def _next_step_untold(self: Feed, item: Ended) -> None:
+    _end(self, replace(item, local=tuple(slot for slot in item.local if slot[0] == item.step)))
+
+
+def _always_settled(*args: Any) -> bool:
+    return True
+
+
 _DECIDING = [
     importlib.import_module(f"{room.__name__}.{module.name}")
     for room in (onward.core, onward.manager)
@@ -273,4 +298,21 @@ MUTANTS = (
         "stays in place", "an agent without a place keeps its ranks", (AgentLogic, "_move", _stays_in_place), nodes=2
     ),
     _mutant("two managers in a term", "an agent follows any manager", (AgentLogic, "_may_follow", _any_term)),
+)
+
+SWITCH_MUTANTS = (
+    _mutant(
+        "old address",
+        "after a swap the state is asked for at the node that was released",
+        (ManagerLogic, "_take_up", _swap_unheard),
+    ),
+    _mutant(
+        "next step untold", "who follows is not told of local state that is ahead", (Feed, "end", _next_step_untold)
+    ),
+    _mutant(
+        "never settled",
+        "a stand-in takes over before it has come to the fence",
+        *_everywhere(settled, _always_settled),
+        *_everywhere(hold_all, _always_settled),
+    ),
 )

@@ -57,6 +57,7 @@ class Promises:
         self._verdicts: dict[int, tuple[int, int | None]] = {}  # agent -> (term, exit code) when it ended
         self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
         self._kept = -1  # step that was saved when everybody was last started again
+        self.followed = 0  # claims to hold the state of another
         self._good_ends: dict[int, set[int]] = {}  # attempt -> ranks that ended well
 
     def _advance(self, k: int) -> None:
@@ -150,6 +151,12 @@ class Promises:
         """Somebody else has its rank now: what it still sends is refused."""
         return p.membership.generation < self._formed
 
+    def on_followed(self, p: RankProcess) -> None:
+        """`p` says that it holds what the rank held that it has followed."""
+        self._touched.append(p)
+        self._check_state(p, "having followed")
+        self.followed += 1
+
     def on_arrive(self, p: RankProcess, form: Form) -> None:
         """`p` is told how to go on: what it had told its user must not be taken back."""
         if form.step < p.committed and not p.tx.was_damaged:
@@ -188,10 +195,11 @@ class Promises:
             self._broken(1, f"{p} joined a group of generation {generation} with ranks in wrong places")
 
     def on_store(self, agent: SimAgent, q: StoreRequest, answered: bool) -> None:
-        if answered and agent.logic.orders is not None and q.generation < agent.logic.orders.generation:
-            self._broken(
-                1, f"the store of generation {q.generation} answers in generation {agent.logic.orders.generation}"
-            )
+        orders = agent.logic.orders
+        if not answered or orders is None or q.generation >= orders.generation:
+            return
+        if not any(o.want == "pause" and o.soft for o in orders.ranks):  # else all end their step first
+            self._broken(1, f"the store of generation {q.generation} answers in generation {orders.generation}")
 
     def on_replay(self, p: RankProcess, log: list[bytes]) -> None:
         """A replacement is told what came out of the collectives before the first step."""
@@ -229,6 +237,8 @@ class Promises:
     # ------------------------------------------------------------------------------------------ 6 and 2: the manager
 
     def on_start(self, agent: SimAgent, e: StartProcess) -> None:
+        if self.world.agent_of(e.rank) is not agent:
+            return  # it only prepares to stand in: counted when the place is its own
         if e.incarnation and (self._job is None or agent.logic.term >= self._job.term):
             self._started[e.rank] = max(e.incarnation, self._started.get(e.rank, 0))
 

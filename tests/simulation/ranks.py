@@ -27,6 +27,7 @@ from onward.wire.messages import (
 )
 
 from .fabric import Op, Request, mix
+from .following import Ended, Feed, Following
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 FETCH_S = 2.0  # how long a receiver waits for its source
 PARTNER_S = 0.5  # how long an agent that keeps our local state is waited for
 Thread = Generator[Any, None, Any]
+Slots = tuple[tuple[int, int], ...]  # (step, local state)
 _SEQUENCE = {"start": 0, "pause": 1, "save": 2, "form": 3, "run": 4, "finish": 5, "leave": 6, "stop": 7}
 
 
@@ -113,6 +115,7 @@ class RankProcess:
         self.membership = Membership(0)
         self.requests: list[Request] = []
         self.tx = Transaction(self)
+        self.feed, self.following = Feed(self), Following(self)
         self.scope = Scope.SETUP
         self.committed = 0  # furthest step this process told its user about
         self.passed = 0  # steps whose block it has come out of, really or for show
@@ -211,6 +214,7 @@ class RankProcess:
         self._main = self._waiting = None
         self.world.note(f"{self} ended with {code}, step {self.tx.step}")
         self.world.fabric.lose(self, code == 0)
+        self.feed.die()
         self.world.after(self.world.lag(0.003), self.agent.on_exit, self, code)
 
     def stop(self) -> None:
@@ -295,7 +299,8 @@ class RankProcess:
             case RankOrder():
                 if self._order is None or _place(message) >= _place(self._order):
                     self._order = message
-                if message.want == "pause" and message.generation > self.membership.generation:
+                late = message.generation > self.membership.generation
+                if message.want == "pause" and late and not message.soft:
                     self.world.fabric.abort(self.membership)
             case StoreReply():
                 if message.id in self._replies:
@@ -315,14 +320,18 @@ class RankProcess:
             yield ready
         return self._order
 
-    def _ask(self, generation: int, op: str, key: str, **fields: Any) -> Thread:
+    def _is_soft(self) -> bool:
+        return self._order is not None and self._order.want == "pause" and self._order.soft
+
+    def _ask(self, generation: int, op: str, key: str, patient: bool = False, **fields: Any) -> Thread:
         self._next_id += 1
         number = self._next_id
         self._replies[number] = None
         self.send(StoreRequest(id=number, generation=generation, op=op, key=key, **fields))  # type: ignore[arg-type]
 
         def ready() -> bool:
-            return self._replies[number] is not None or self.newer_than(generation)
+            interrupted = self.newer_than(generation) and not (patient and self._is_soft())
+            return self._replies[number] is not None or interrupted
 
         while not ready():
             yield ready
@@ -346,6 +355,7 @@ class RankProcess:
                 resumed=self._resumed, serve=self.serve, fault=fault, local_steps=list(self.tx.safe_steps()),
                 between=len(self._results), light=self.tx.shape,
                 loadable=list(self._loadable), partly=list(self._partly),
+                feed=self.serve, follows=self.following.follows,
             )
         )  # fmt: skip
 
@@ -472,8 +482,10 @@ class RankProcess:
         while True:
             self.scope = Scope.BETWEEN
             if self._pending_fault is not None or self.newer_than(self.membership.generation):
+                self.tx.begun = max(self.tx.begun, self.tx.step)  # the code after the last block has been run
                 yield from self._recover(True)
             yield from self._save_if_due()
+            self.feed.begin_if_wanted()
             if self.tx.step >= n:
                 if (yield from self._finish()):
                     return
@@ -527,6 +539,7 @@ class RankProcess:
 
     def _finish(self) -> Thread:
         self.page.section = 1
+        self.feed.end(Ended())
         self._report(Stage.DONE)
         self.at("done")
         number = self.membership.generation
@@ -564,6 +577,7 @@ class RankProcess:
         self.tx.begin()
         self.scope = Scope.STEP
         self._step_started = self.page.progress_at = w.now
+        self.feed.begun(k)
         try:
             yield from self._body(k)
         except Unwound:
@@ -626,7 +640,7 @@ class RankProcess:
         """Wait at the gate until every rank has finished the step. False when the job was interrupted meanwhile."""
         self.page.gate = True
         try:
-            reply = yield from self._ask(self.membership.generation, "arrive", f"step/{k}", amount=vote)
+            reply = yield from self._ask(self.membership.generation, "arrive", f"step/{k}", patient=True, amount=vote)
             if self._refused(reply):
                 raise Interrupted
         except Interrupted:
@@ -648,6 +662,7 @@ class RankProcess:
     def _committed(self, k: int) -> None:
         self.world.promises.on_commit(self, k)
         self.committed = self.passed = k + 1
+        self.feed.committed(k)
         self.page.step = self.tx.step
         self.page.step_s = self.world.now - self._step_started
         self.page.progress_at = self.world.now
@@ -678,6 +693,7 @@ class RankProcess:
         page.launched_at, page.progress_at = 0.0, self.world.now
         if op.failed:
             raise Unwound
+        self.feed.result(op.result)
         if self.tx.open:
             self.tx.begun = self.tx.step  # everybody is in this block, so nobody is in what came before it
         return op.result
@@ -736,12 +752,46 @@ class RankProcess:
         self.at("parked")
         last = 0
         while self._spare:
-            order = yield from self._wait_order(lambda o, g=last: o.want == "form" and o.generation > g)
+            order = yield from self._wait_order(
+                lambda o, g=last: (o.want == "form" and o.generation > g) or self.following.concerns(o)
+            )
+            if order.want != "form":
+                yield from self.following.follow(order)
+                continue
             last = order.generation
-            if not (yield from self._arrive_by_ghost(order)) and self._spare:
+            entered = yield from self._arrive_by_ghost(order)
+            if not entered and self.holds:
+                self._spare = False  # it comes to the fence as any rank does
+            elif not entered and self._spare:
                 self._report(Stage.PARKED, generation=0, fault=self._pending_fault)
                 self._pending_fault = None
         self.page.section = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """There is a place for this process: nobody waits for what it does beside the others."""
+        return self._order is not None and self._order.want == "form"
+
+    @property
+    def holds(self) -> bool:
+        return self._begun
+
+    @holds.setter
+    def holds(self, value: bool) -> None:
+        self._begun = value
+
+    def report_parked(self, generation: int) -> None:
+        self._report(Stage.PARKED, generation=generation)
+
+    def stand_at(self, step: int, shared: int, slots: Slots, light: int, between: tuple[int, ...]) -> None:
+        """What it holds by following another is its own from now on."""
+        for slot in slots:
+            self.tx.slots[slot[0] % 2] = slot
+        self.tx.received(shared, step)
+        self.tx.go_light(light)
+        self.received = step
+        self._results, self._results_of = list(between), step
+        self.world.promises.on_followed(self)
 
     def _recover(self, ghosts: bool) -> Thread:
         while True:
@@ -769,7 +819,7 @@ class RankProcess:
 
     def _must_show(self, form: Form) -> bool:
         """Also when it was given the state in an earlier try that failed, and now only has to keep it."""
-        return max(self.passed, self.tx.begun) < form.step and not form.through
+        return max(self.passed, self.tx.begun) < form.step and not form.through and not form.past
 
     def _stand(self) -> Thread:
         number = self.membership.generation
@@ -781,6 +831,7 @@ class RankProcess:
         while True:
             order = yield from self._wait_order(lambda o, n=number: o.generation > n)
             self.world.fabric.abort(self.membership)
+            self.feed.end_at_fence(order.generation, self._results if self._results_of == self.tx.step else [])
             if order.want == "pause":
                 wanted = order.generation
                 self._report(Stage.PAUSED, generation=wanted)
@@ -821,7 +872,8 @@ class RankProcess:
             if form.through:
                 self._begin_to_end()
             if form.between and form.part != "load":
-                done = form.part == "receive" and self.tx.begun >= form.step and not form.through
+                past = self.tx.begun >= form.step or form.past
+                done = form.part == "receive" and past and not form.through
                 yield from self._level(order.generation, done)
         except (NotJoined, Interrupted) as e:
             self.world.fabric.abort(self.membership)

@@ -20,6 +20,7 @@ DEADLY = ("kill", "exit", "stop", "hang", "leave")
 RAISED = ("raise-communication", "raise-memory", "raise-once")
 NODES = ("kill-node", "cut")
 LINKS = ("all", "managers", "peers")
+SWITCHING = ("boot", "rehearse", "parked", "follow", "following", "followed")  # points of a stand-in's life
 CONTROL = ("manager-kill", "manager-usurp", "partition", "silence")
 
 
@@ -86,6 +87,7 @@ class Scenario:
     any_place: bool = False  # agents are not told which place to take
     arbiter: bool = True  # all on one kernel, which knows who is dead
     fail_stop_s: float = 0.0  # the user's word that after so long silence is death
+    hot_switch: bool = False  # a node that is called sub-healthy is replaced while it trains
 
     @property
     def control_only(self) -> bool:
@@ -155,6 +157,57 @@ def draw(rng: Random) -> Scenario:
         for fault in s.faults:
             fault.kind = "kill" if fault.kind in ("stop", "hang") else fault.kind  # nothing shows that these live
     return s
+
+
+def draw_switch(rng: Random) -> Scenario:
+    """A job of which a node is called sub-healthy, with somebody to stand in, and perhaps more trouble meanwhile."""
+    nodes = rng.choice((2, 2, 3))
+    s = Scenario(
+        world_size=nodes * rng.choice((1, 1, 2)),
+        nodes=nodes,
+        steps=rng.randint(40, 60),
+        spares=rng.choice(("none", "each")),
+        policies=(Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER, Policy.EXIT),
+        max_restarts=32767,
+        faults=[],
+        collectives=rng.choice((1, 1, 2)),
+        noise=rng.random() < 0.2,
+        late_collective=rng.random() < 0.1,
+        eval_every=rng.choice((0, 0, 1, 3)),
+        resets=rng.random() < 0.75,
+        forward_s=rng.choice((0.02, 0.04)),
+        setup_s=rng.choice((0.01, 0.1)),
+        transfer_s=rng.choice((0.002, 0.03)),
+        standbys=(0.0,) * rng.choice((1, 1, 2)),
+        arbiter=rng.random() < 0.6,
+        hot_switch=True,
+    )
+    sick = rng.randrange(nodes)
+    s.faults = [Fault("sub-health", node=sick, at=rng.uniform(0.3, 0.8))]
+    s.faults += [_fault_in_switch(rng, s, sick) for _ in range(rng.choice((0, 0, 1, 1, 1, 2)))]
+    return s
+
+
+def _fault_in_switch(rng: Random, s: Scenario, sick: int) -> Fault:
+    """Of who follows, of who is followed, of anybody else, of the manager, or of the network."""
+    local = s.world_size // s.nodes
+    rank = sick * local + rng.randrange(local)
+    roll, at = rng.random(), rng.uniform(0.5, 1.8)
+    if roll < 0.3:
+        point = rng.choice((*SWITCHING, "following", "following", "following"))
+        return Fault(rng.choice(("kill", "kill", "stop", "kill-node")), rank, point, node=-1, replaced=True)
+    if roll < 0.5:
+        return Fault(rng.choice(("kill", "stop", "raise-communication", "kill-node")), rank, at=at, node=sick)
+    if roll < 0.6:
+        return Fault("kill", rng.randrange(s.world_size), at=at)
+    if roll < 0.8 or s.arbiter:
+        journal, delay = rng.choice(("kept", "torn", "lost")), rng.choice((0.0, 0.005, 0.02))
+        if rng.random() < 0.5:
+            return Fault("manager-kill", at=at, journal=journal)
+        phase = rng.choice(("Pausing", "Forming"))
+        return Fault("manager-kill", phase=phase, nth=1 + (phase == "Forming"), delay_s=delay, journal=journal)
+    node = rng.choice((sick, s.nodes, rng.randrange(s.nodes)))
+    return Fault("cut", node=node, at=at, for_s=rng.choice((0.3, 1.0, 7.0)), silent=rng.random() < 0.5)
 
 
 def _several_nodes(rng: Random, s: Scenario) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from onward.agent.effects import AnswerPeer, Effect, KillProcess, Say, SendPeer, SendRank, StartProcess
+from onward.agent.effects import AnswerPeer, Effect, FetchLocal, KillProcess, Say, SendPeer, SendRank, StartProcess
 from onward.agent.facts import Process
 from onward.agent.logic import AgentLogic
 from onward.agent.saving import DropPart, PublishCheckpoint, WriteCheckpoint
@@ -172,12 +172,14 @@ class SimAgent:
                     w.note(f"{self} starts {effect}")
                     w.promises.on_start(self, effect)
                     w.after(w.lag(0.02), self._fetch_and_start, effect)
+                case FetchLocal():
+                    w.after(w.lag(0.005), self._fetch_local, effect)
                 case KillProcess():
                     self._kill(effect)
                 case SendRank():
                     self.to_rank(effect.process, effect.message)
                 case SendPeer():
-                    self._send_peer(next(a for a in w.agents if a.member.peer == effect.peer), effect.message)
+                    self._send_peer(self._peer_at(effect.peer), effect.message)
                 case AnswerPeer():
                     self._to_peer(w.by_id[effect.agent], effect.message)
                 case Say():
@@ -254,22 +256,37 @@ class SimAgent:
         if not effect.kept_at:
             self._start(effect)
             return
-        peer = next(a for a in w.agents if a.member.peer == effect.kept_at)
+        peer = self._peer_at(effect.kept_at)
         if not w.network.reaches(self.index, peer.index, "peers"):
             w.after(CONNECT_S, self._start, effect)
         else:
             w.after(w.lag(0.005), self._fetched, peer, effect)
 
     def _fetched(self, peer: SimAgent, effect: StartProcess) -> None:
-        if peer.running:
-            kept = peer.logic.keeper.of(effect.rank, effect.attempt)
-            slots = self.slots.setdefault((effect.rank, effect.attempt), [(-1, 0), (-1, 0)])
-            for i, data in kept.slots.items():
-                step, value = data.decode().split()
-                slots[i] = (int(step), int(value))
-            self.logic.take_over(effect.rank, kept.log)
-            self.world.note(f"{self} takes over rank {effect.rank} with steps {sorted(slots)} from {peer}")
+        self._take_over(peer, effect.rank, effect.attempt)
         self._start(effect)
+
+    def _fetch_local(self, effect: FetchLocal) -> None:
+        """The same for a process that is there already."""
+        p, peer = self.logic.processes.get(effect.process), self._peer_at(effect.kept_at)
+        if p is not None and p.alive and self.world.network.reaches(self.index, peer.index, "peers"):
+            self._take_over(peer, p.rank, p.attempt)
+            self.logic.changed = True
+            self.apply([])
+
+    def _take_over(self, peer: SimAgent, rank: int, attempt: int) -> None:
+        if not peer.running:
+            return
+        kept = peer.logic.keeper.of(rank, attempt)
+        slots = self.slots.setdefault((rank, attempt), [(-1, 0), (-1, 0)])
+        for i, data in kept.slots.items():
+            step, value = data.decode().split()
+            slots[i] = (int(step), int(value))
+        self.logic.take_over(rank, kept.log)
+        self.world.note(f"{self} takes over rank {rank} with steps {sorted(slots)} from {peer}")
+
+    def _peer_at(self, address: str) -> SimAgent:
+        return next(a for a in self.world.agents if a.member.peer == address)
 
     # ------------------------------------------------------------------------------------------ checkpoints
 

@@ -13,8 +13,20 @@ import pytest
 
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
-from .mutants import MUTANTS, Mutant, planted
-from .scenario import BLOCK_POINTS, CONTROL, DEADLY, LINKS, NODES, RAISED, RECOVERY_POINTS, STEP_POINTS, draw
+from .mutants import MUTANTS, SWITCH_MUTANTS, Mutant, planted
+from .scenario import (
+    BLOCK_POINTS,
+    CONTROL,
+    DEADLY,
+    LINKS,
+    NODES,
+    RAISED,
+    RECOVERY_POINTS,
+    STEP_POINTS,
+    SWITCHING,
+    draw,
+    draw_switch,
+)
 from .tell import ENDS, LAST_LINES, explain
 from .world import World, simulate
 
@@ -83,6 +95,41 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
             if draw(Random(seed)).nodes >= mutant.nodes and simulate(seed).broken:
                 return
     pytest.fail(f"no default seed notices that {mutant.what}")
+
+
+def switched(seed: int, trace: bool = False) -> World:
+    return World(seed, trace=trace, scenario=draw_switch(Random(seed)))
+
+
+@pytest.mark.parametrize("switches", [range(24), pytest.param(range(24, 600), marks=pytest.mark.nightly)], ids=str)
+def test_promises_hold_while_a_node_is_switched(switches: range) -> None:
+    kinds: Counter[str] = Counter()
+    points: Counter[str] = Counter()
+    followed = moved = 0
+    for seed in switches:
+        world = switched(seed)
+        outcome = world.run()
+        if outcome.broken or outcome.phase not in ENDS:
+            story = "\n".join((switched(seed, trace=True).run().trace or [])[-LAST_LINES:])
+            pytest.fail(f"switch seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        kinds.update(f.kind for f in world.fired)
+        points.update(f.point for f in world.fired if f.point)
+        followed += world.promises.followed > 0
+        moved += world.job is not None and world.job.moved > 0
+    assert followed > len(switches) / 2
+    assert moved > len(switches) / 2
+    assert {"sub-health", "kill", "manager-kill"} <= set(kinds)
+    if len(switches) > 100:
+        assert {"stop", "cut", "kill-node", "raise-communication"} <= set(kinds)
+        assert set(SWITCHING) <= set(points)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", SWITCH_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_of_the_switch_is_caught(mutant: Mutant) -> None:
+    with planted(mutant):
+        caught = any(switched(seed).run().broken for seed in range(200))
+    assert caught, f"no seed notices that {mutant.what}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name.replace(" ", "-"))

@@ -10,8 +10,10 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from onward.core.intake import Notice
 from onward.core.job import Job, Limits
 from onward.manager.settings import ManagerSettings
+from onward.wire.messages import FaultRequest
 
 from .fabric import Fabric
 from .managers import SimManager
@@ -70,7 +72,7 @@ class World:
             world_size=s.world_size,
             nodes=s.nodes,
             policies=s.policies,
-            limits=replace(LIMITS, max_restarts=s.max_restarts),
+            limits=replace(LIMITS, max_restarts=s.max_restarts, hot_switch=s.hot_switch),
             hang_floor_s=HANG_FLOOR_S,
             hang_first_s=HANG_FIRST_S,
             node_timeout_s=NODE_TIMEOUT_S,
@@ -224,6 +226,8 @@ class World:
                 if self.agents[fault.node].running:
                     self._count_fault(fault, f"agent {fault.node} for {fault.for_s} s")
                     self.agents[fault.node].office.cut_off(fault.for_s, silent=fault.kind == "silence")
+            case "sub-health":
+                self._call_sub_healthy(fault)
             case "kill-node":
                 if self.agents[fault.node].running:
                     self._count_fault(fault, f"agent {fault.node}")
@@ -243,6 +247,17 @@ class World:
                 if process is not None and process.alive and not (fault.kind == "hang" and process.patient):
                     self._count_fault(fault, f"{process}, which {process.doing()}")
                     process.suffer(fault)
+
+    def _call_sub_healthy(self, fault: Fault) -> None:
+        """Somebody publishes it, as soon as a manager is there to hear it."""
+        manager, uid = self.manager, f"{fault.node}@{fault.at}"
+        if manager is None or self.holder_of(fault.node) is None:
+            self.after(0.1, self._call_sub_healthy, fault)
+            return
+        self._count_fault(fault, f"node {fault.node}")
+        notice = Notice(op="report", level="sub-health", code="x", node=str(fault.node))
+        manager.logic.on_fault_request("", FaultRequest(uid=uid, notice=notice), manager.clock)
+        manager.flush()
 
     def _cut(self, fault: Fault) -> None:
         side = frozenset({fault.node, fault.other} - {-1})
