@@ -15,6 +15,21 @@ from onward.core.job import Facts, Job, Phase, Repeat, current, furthest
 
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
 LONGEST_TRACE = 8000  # letters; the record that holds it is sent with all orders
+LOGIC = (  # errors that come of the script's own text
+    "ValueError",
+    "TypeError",
+    "KeyError",
+    "IndexError",
+    "AttributeError",
+    "NameError",
+    "UnboundLocalError",
+    "AssertionError",
+    "ZeroDivisionError",
+    "NotImplementedError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "RecursionError",
+)
 EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody reported
 
 
@@ -137,7 +152,19 @@ def first_seen(job: Job, fault: FaultReport) -> FaultReport:
 
 def own_bug(job: Job, faults: tuple[FaultReport, ...]) -> FaultReport | None:
     """An error of the script, which no new process would cure."""
-    return next((f for f in faults if f.kind == "exception" and not f.retryable and times_seen(job, f) >= 2), None)
+    errors = [f for f in faults if f.kind == "exception" and not f.retryable]
+    return next((f for f in errors if times_seen(job, f) >= 2 or (_is_logic(f) and _seen_by_all(job, f))), None)
+
+
+def _is_logic(fault: FaultReport) -> bool:
+    """It says that the script is wrong, not that something outside of it is, which may be well the next time."""
+    return fault.text.partition(":")[0] in LOGIC
+
+
+def _seen_by_all(job: Job, fault: FaultReport) -> bool:
+    """Every rank at the same step: no process, device or node is to blame."""
+    ranks = next((r.ranks for r in job.repeats if r.signature == fault.signature()), ())
+    return len(job.ranks) > 1 and set(ranks) >= set(job.ranks)
 
 
 def too_often(job: Job, faults: tuple[FaultReport, ...]) -> FaultReport | None:

@@ -65,7 +65,7 @@ def suspect(progress: Mapping[int, Progress], limit: float) -> Suspicion | None:
     if behind:
         waited = min(longest, max(p.idle_s for p in behind.values()))  # who has just moved is late, not hung
         enough = limit if waited >= limit else limit / 2
-        late = {r: p for r, p in behind.items() if p.idle_s >= enough}
+        late = {r: p for r, p in behind.items() if p.idle_s >= enough and not _held_up(r, progress, silent)}
         if not late:
             return None
         guilty = _guilty(late, silent)
@@ -84,6 +84,12 @@ def _silent(progress: Mapping[int, Progress], limit: float) -> tuple[int, ...]:
     """Ranks whose processes show no life while others do. If none does, it is the reader that was away."""
     found = tuple(sorted(r for r, p in progress.items() if min(p.beat_s, p.idle_s) >= limit / 2))
     return found if len(found) < len(progress) else ()
+
+
+def _held_up(rank: int, progress: Mapping[int, Progress], silent: tuple[int, ...]) -> bool:
+    """It waits in a collective that somebody has not even entered: after a broadcast ranks can be several apart."""
+    p = progress[rank]
+    return p.pending_s > 0.0 and rank not in silent and any(q.launched < p.launched for q in progress.values())
 
 
 def _guilty(late: Mapping[int, Progress], silent: tuple[int, ...]) -> tuple[int, ...]:

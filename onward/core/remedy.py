@@ -6,7 +6,16 @@ from dataclasses import replace
 
 from onward.core.ends import fail, restart
 from onward.core.facts import FaultReport, Stage
-from onward.core.faults import IDENTICAL_LIMIT, condemned, first_seen, open_incident, own_bug, remember, too_often
+from onward.core.faults import (
+    IDENTICAL_LIMIT,
+    condemned,
+    first_seen,
+    open_incident,
+    own_bug,
+    remember,
+    times_seen,
+    too_often,
+)
 from onward.core.fence import fence_by
 from onward.core.incident import describe
 from onward.core.job import (
@@ -48,8 +57,9 @@ def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: floa
     assert job.incident is not None
     culprit = own_bug(job, faults)
     if culprit is not None:
-        culprit = first_seen(job, culprit)
-        return fail(job, now, culprit, "the same error came back at the same step: this is an error in the script")
+        again = "came back" if times_seen(job, culprit) >= 2 else "is raised by every rank"
+        why = f"the same error {again} at the same step: this is an error in the script"
+        return fail(job, now, first_seen(job, culprit), why)
     often = too_often(job, faults)
     if often is not None:
         return climb(job, now, f"rank {often.rank} {describe(often)} {IDENTICAL_LIMIT} times with no progress")

@@ -140,6 +140,15 @@ def test_one_in_user_code_is_blamed_and_not_those_who_wait_for_it_in_an_older_co
     assert found.ranks == (0,)
 
 
+def test_one_that_waits_for_somebody_further_behind_is_not_blamed_while_that_one_is_given_time() -> None:
+    """After a broadcast ranks can be several apart; a loop on a busy machine stands in the queue for a core."""
+    spinning = works(0.4, launched=3)
+    assert suspect({0: waits(1.2, launched=4), 1: spinning, 2: waits(1.2, launched=5)}, 1.0) is None
+    found = suspect({0: waits(4.0, launched=4), 1: works(1.1, launched=3), 2: waits(4.0, launched=5)}, 1.0)
+    assert found is not None
+    assert (found.ranks, found.certain) == ((1,), True)
+
+
 def test_one_in_another_collective_than_all_others_is_blamed_though_it_waits() -> None:
     found = suspect({0: waits(3.0), 1: waits(3.0, launched=4), 2: waits(3.0)}, LIMIT)
     assert found is not None

@@ -470,6 +470,26 @@ def test_the_users_own_bug_surfaces_the_second_time() -> None:
     assert "error in the script" in d.job.reason
 
 
+def test_an_error_of_the_script_that_every_rank_raises_surfaces_at_once() -> None:
+    """Else all would start again, from the beginning perhaps, to see it once more."""
+    d = Driven().running(20)
+    d.each(1, fault=error(1, "ValueError: shapes")).go()
+    d.each(2, fault=error(2, "ValueError: shapes")).go()
+    assert d.job.phase is Phase.PAUSING
+    d.each(0, fault=error(0, "ValueError: shapes")).go()
+    assert d.job.phase is Phase.FAILED
+    assert "raised by every rank" in d.job.reason
+    assert d.job.root_cause is not None
+    assert d.job.root_cause.rank == 1, "the first one"
+
+
+def test_what_may_pass_is_tried_again_though_every_rank_has_it() -> None:
+    d = Driven().running(20)
+    for rank in (1, 2, 0):
+        d.each(rank, fault=error(rank, "OSError: [Errno 5] Input/output error")).go()
+    assert d.job.phase is not Phase.FAILED
+
+
 def test_the_same_error_at_another_step_is_not_the_same_bug() -> None:
     d = Driven().running(20)
     d.each(1, fault=error(1, "ValueError: shapes", step=20)).go()
