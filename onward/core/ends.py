@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onward.core.facts import FaultReport
-from onward.core.faults import IDENTICAL_LIMIT, first_seen, times_seen
+from onward.core.faults import IDENTICAL_LIMIT, first_seen, own_bug, times_seen
 from onward.core.job import Decision, Job, Phase, next_generation
 from onward.core.policy import Policy
 
@@ -52,12 +52,25 @@ def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> 
 def why_not_again(job: Job) -> tuple[FaultReport, str, bool] | None:
     """Why the job must not be started again: whom it is down to, a sentence, and whether it goes with others."""
     assert job.incident is not None
+    bug = why_own_bug(job)
+    if bug is not None:
+        return *bug, False
     if job.restarts_used >= job.limits.max_restarts:
         return job.incident.root_cause, f"the limit of {job.limits.max_restarts} restarts is used up", True
     worst = max(job.incident.faults, key=lambda f: times_seen(job, f))
     if times_seen(job, worst) >= IDENTICAL_LIMIT:
         return first_seen(job, worst), f"the same failure {IDENTICAL_LIMIT} times with no progress", False
     return None
+
+
+def why_own_bug(job: Job) -> tuple[FaultReport, str] | None:
+    """An error of the script that no new process cures, when it was first seen, and a sentence about it."""
+    assert job.incident is not None
+    bug = own_bug(job, job.incident.faults)
+    if bug is None:
+        return None
+    again = "came back" if times_seen(job, bug) >= 2 else "is raised by every rank"
+    return first_seen(job, bug), f"the same error {again} at the same step: this is an error in the script"
 
 
 def fail(job: Job, now: float, root: FaultReport | None, why: str) -> Decision:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onward.core.ends import fail, restart
+from onward.core.ends import restart, why_own_bug
 from onward.core.facts import FaultReport, Stage
 from onward.core.faults import (
     IDENTICAL_LIMIT,
     condemned,
-    first_seen,
     open_incident,
-    own_bug,
     remember,
-    times_seen,
     too_often,
 )
 from onward.core.fence import fence_by
@@ -55,11 +52,9 @@ def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: floa
     if hopeless:
         return restart(job, now, hopeless)
     assert job.incident is not None
-    culprit = own_bug(job, faults)
-    if culprit is not None:
-        again = "came back" if times_seen(job, culprit) >= 2 else "is raised by every rank"
-        why = f"the same error {again} at the same step: this is an error in the script"
-        return fail(job, now, first_seen(job, culprit), why)
+    bug = why_own_bug(job)
+    if bug is not None:
+        return climb(job, now, bug[1])  # a mended script can go on from what is saved
     often = too_often(job, faults)
     if often is not None:
         return climb(job, now, f"rank {often.rank} {describe(often)} {IDENTICAL_LIMIT} times with no progress")

@@ -462,12 +462,22 @@ def test_the_users_own_bug_surfaces_the_second_time() -> None:
     assert d.job.incarnations == (1, 2, 1), "once may be a fluke of that process"
     d.pause(0, 2).park(1, 20).form()
     d.each(stage=Stage.TRAINING)
-    d.each(1, fault=replace(error(1, "ValueError: shapes", at=60.0), incarnation=2)).go()
+    d.each(1, fault=replace(error(1, "ValueError: shapes", at=60.0), incarnation=2)).go().pause(0, 2)
+    assert (d.job.phase, d.job.ending) == (Phase.SAVING, "dump"), "a mended script can go on there"
+    d.each(disk=(20,)).go()
     assert d.job.phase is Phase.FAILED
     assert d.job.root_cause is not None
     assert (d.job.root_cause.text, d.job.root_cause.incarnation) == ("ValueError: shapes", 1)
     assert d.job.root_cause.traceback
     assert "error in the script" in d.job.reason
+
+
+def test_without_dump_the_users_own_bug_ends_the_job_at_once() -> None:
+    d = Driven(policies=parse_policies("recover-in-place")).running(20)
+    d.each(1, fault=error(1, "ValueError: shapes")).go().pause(0, 2).park(1, 20).form()
+    d.each(stage=Stage.TRAINING)
+    d.each(1, fault=replace(error(1, "ValueError: shapes", at=60.0), incarnation=2)).go()
+    assert (d.job.phase, d.job.attempt) == (Phase.FAILED, 0)
 
 
 def test_an_error_of_the_script_that_every_rank_raises_surfaces_at_once() -> None:
