@@ -85,6 +85,8 @@ class ClusterDesk:
         if self._began_at is None and job.begun:
             self._began_at = now
         open_, last = job.incident, job.last
+        if open_ is not None and (not open_.policy or job.puzzled_until):
+            open_ = None  # what it is will be known in a moment
         return JobFacts(
             term=job.term,
             generation=job.generation,
