@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from onward.local.api import lifecycle, ownership, typed
@@ -15,6 +16,7 @@ from onward.local.api.store import Item, clone
 from onward.local.api.views import shown_form
 
 Json = dict[str, Any]
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 async def apply(api: Api, target: Target, raw: bytes, options: WriteOptions) -> tuple[Item, bool]:
@@ -34,7 +36,8 @@ async def apply(api: Api, target: Target, raw: bytes, options: WriteOptions) -> 
     if problems:
         where = f"{config['metadata'].get('namespace', '')}/{config['metadata'].get('name', '')}"
         kind = f"{resource.group}/{resource.version}, Kind={resource.kind}"
-        raise internal(f"failed to create typed patch object ({where}; {kind}): {' '.join(problems)}")
+        listed = problems[0] if len(problems) == 1 else "errors:\n  " + "\n  ".join(problems)
+        raise internal(f"failed to create typed patch object ({where}; {kind}): {listed}")
     config["metadata"].setdefault("name", target.name)
     wanted = api.decode(resource, config, options)
     wanted["metadata"].pop("managedFields", None)
@@ -81,6 +84,20 @@ async def _create(api: Api, target: Target, wanted: Json, manager: str, options:
     return await api.change(target, compute, options, operation="Apply"), False
 
 
+def _note_applied(meta: Json, wanted: Json) -> None:
+    """An object that kubectl also applies in its own way remembers what was applied last."""
+    notes = meta.get("annotations") or {}
+    if LAST_APPLIED not in notes:
+        return
+    config = clone(wanted)
+    mine = config["metadata"].get("annotations") or {}
+    mine.pop(LAST_APPLIED, None)
+    if not mine:
+        config["metadata"].pop("annotations", None)
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    meta["annotations"] = {**notes, LAST_APPLIED: text + "\n"}
+
+
 def _merger(target: Target, wanted: Json, manager: str, force: bool) -> Any:
     resource = target.resource
 
@@ -89,6 +106,8 @@ def _merger(target: Target, wanted: Json, manager: str, force: bool) -> Any:
         mine = Entry(manager, "Apply", resource.api_version, target.subresource, now_text())
         merged, entries = ownership.on_apply(resource, live, wanted, mine, force)
         merged["metadata"] = dict(merged["metadata"])
+        if manager == "kubectl":
+            _note_applied(merged["metadata"], wanted)
         ownership.store(merged, entries)
         for kept in ("resourceVersion", "uid"):
             if kept in wanted["metadata"]:

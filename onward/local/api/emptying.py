@@ -17,6 +17,8 @@ from onward.local.api.store import Item, clone
 
 Json = dict[str, Any]
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+FURNITURE = (("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt"))
+"""What every namespace has, and gets again when it is deleted."""
 OPTIONS = WriteOptions(field_manager=MANAGER)
 # (type, reason and message while there is nothing to complain about)
 FINE = (

@@ -68,6 +68,8 @@ class Collector:
                 self._look(dependent)
             if key[1]:
                 self._look_if_ending(("namespaces", "", key[1]))
+            if key[::2] in emptying.FURNITURE:
+                self._look(("namespaces", "", key[1]))
             self._look_if_ending((crds.KEY, "", key[0]))
             return
         fresh = meta.get("ownerReferences") and self.references.get(key) != meta["ownerReferences"]

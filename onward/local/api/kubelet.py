@@ -84,6 +84,8 @@ async def log(api: Api, request: web.Request, target: Target) -> web.StreamRespo
     _check_log_options(request.query)
     pod = api.get(target).body
     container = container_of(pod, request.query.get("container", ""))
+    if not pod["spec"].get("nodeName"):
+        return web.Response(status=204)  # nothing has run yet
     url = f"{agent_of(api, pod)}/containerLogs/{target.namespace}/{target.name}/{container}"
     query = {name: request.query[name] for name in LOG_OPTIONS if name in request.query}
     query["uid"] = pod["metadata"]["uid"]

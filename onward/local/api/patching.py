@@ -94,8 +94,7 @@ def _operate(document: Any, operation: Json) -> Any:
     if op == "remove":
         return _remove(document, steps)
     if op == "replace":
-        _read(document, steps)
-        return _add(_remove(document, steps), steps, clone(operation["value"])) if steps else operation["value"]
+        return _replace(document, steps, clone(operation["value"]))
     if op == "add":
         return _add(document, steps, clone(operation["value"]))
     raise _unprocessable(f"unexpected kind of operation: {str(op)[:60]}")
@@ -112,6 +111,17 @@ def _add(document: Any, steps: list[str], value: Any) -> Any:
     else:
         raise _unprocessable(f"path /{'/'.join(steps)[:200]} does not exist")
     return document
+
+
+def _replace(document: Any, steps: list[str], value: Any) -> Any:
+    """A key of an object need not be there, as on the real server."""
+    if not steps:
+        return value
+    parent, last = _read(document, steps[:-1]), steps[-1]
+    if isinstance(parent, list):
+        parent[_index(last, len(parent), False)] = value
+        return document
+    return _add(document, steps, value)
 
 
 def _remove(document: Any, steps: list[str]) -> Any:

@@ -59,7 +59,7 @@ class EndpointsController:
         service = self._services.get(key)
         if service is None:
             await self._remove(ENDPOINTS, namespace, name)
-            await self._remove(ENDPOINTSLICES, namespace, f"{name}-onward")
+            await self._remove_slices(namespace, name, set())
             return
         spec = service.get("spec") or {}
         if not spec.get("selector") or spec.get("type") == "ExternalName":
@@ -67,7 +67,18 @@ class EndpointsController:
         pods = sorted((p for p in self._pods if _selected(spec["selector"], service, p)), key=name_of)
         pods = [p for p in pods if (p.get("status") or {}).get("podIP") and not _over(p)]
         await self._write(ENDPOINTS, namespace, endpoints(service, pods))
-        await self._write(ENDPOINTSLICES, namespace, endpoint_slice(service, pods))
+        slices = endpoint_slices(service, pods)
+        for each in slices:
+            await self._write(ENDPOINTSLICES, namespace, each)
+        await self._remove_slices(namespace, name, {name_of(each) for each in slices})
+
+    async def _remove_slices(self, namespace: str, service: str, kept: set[str]) -> None:
+        """Those of ours that the service does not need any more."""
+        labels = f"kubernetes.io/service-name={service},endpointslice.kubernetes.io/managed-by={MANAGER}"
+        listed = await self._client.list(ENDPOINTSLICES, namespace, labelSelector=labels)
+        for name in [name_of(each) for each in listed["items"]]:
+            if name.startswith(f"{service}-onward") and name not in kept:
+                await self._remove(ENDPOINTSLICES, namespace, name)
 
     async def _remove(self, resource: Resource, namespace: str, name: str) -> None:
         try:
@@ -106,8 +117,10 @@ def _over(pod: Obj) -> bool:
 
 
 def is_ready(pod: Obj) -> bool:
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
+    return _serves(pod) and not pod["metadata"].get("deletionTimestamp")
+
+
+def _serves(pod: Obj) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
@@ -148,57 +161,79 @@ def _address(pod: Obj, service: Obj) -> Obj:
     return found
 
 
-def endpoints(service: Obj, pods: list[Obj]) -> Obj:
-    """One subset for each set of port numbers, as named ports may differ from pod to pod."""
-    spec = service["spec"]
-    publish = bool(spec.get("publishNotReadyAddresses"))
-    subsets: dict[tuple[tuple[str, int, str], ...], Obj] = {}
+Ports = tuple[tuple[str, int, str, str], ...]
+
+
+def _by_ports(service: Obj, pods: list[Obj]) -> list[tuple[Ports, list[Obj]]]:
+    """Pods with the numbers that the service's ports have there: named ports may differ from pod to pod."""
+    found: dict[Ports, list[Obj]] = {}
+    wanted = service["spec"].get("ports") or []
     for pod in pods:
         ports = []
-        for port in spec.get("ports") or []:
+        for port in wanted:
             number = target_port(port, pod)
             if number is not None:
-                ports.append((port.get("name") or "", number, port.get("protocol") or "TCP"))
-        if not ports and spec.get("ports"):
-            continue
-        subset = subsets.setdefault(tuple(ports), {})
-        part = "addresses" if is_ready(pod) or publish else "notReadyAddresses"
-        subset.setdefault(part, []).append(_address(pod, service))
-    found = []
-    for ports_key, subset in sorted(subsets.items()):
-        listed = [{**({"name": n} if n else {}), "port": p, "protocol": proto} for n, p, proto in ports_key]
-        found.append({**subset, **({"ports": listed} if listed else {})})
-    metadata = _metadata(service, name_of(service), {})
-    return {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": found}
+                name, protocol = port.get("name") or "", port.get("protocol") or "TCP"
+                ports.append((name, number, protocol, port.get("appProtocol") or ""))
+        if ports or not wanted:
+            found.setdefault(tuple(ports), []).append(pod)
+    return sorted(found.items(), key=lambda each: each[0])
 
 
-def endpoint_slice(service: Obj, pods: list[Obj]) -> Obj:
-    spec = service["spec"]
-    publish = bool(spec.get("publishNotReadyAddresses"))
-    found = []
-    for pod in pods:
-        address = _address(pod, service)
-        ready, leaving = is_ready(pod), bool(pod["metadata"].get("deletionTimestamp"))
-        conditions = {"ready": ready or publish, "serving": ready, "terminating": leaving}
-        entry = {"addresses": [address["ip"]], "conditions": conditions, "targetRef": address["targetRef"]}
-        entry |= {
-            "nodeName": address["nodeName"],
-            **({"hostname": address["hostname"]} if "hostname" in address else {}),
-        }
-        found.append(entry)
-    ports = []
-    for port in spec.get("ports") or []:
-        numbers = [n for n in (target_port(port, p) for p in pods) if n is not None]
-        if numbers:
-            ports.append(
-                {"name": port.get("name") or "", "port": numbers[0], "protocol": port.get("protocol") or "TCP"}
-            )
+def _headless(service: Obj) -> dict[str, str]:
+    return {"service.kubernetes.io/headless": ""} if service["spec"].get("clusterIP") == "None" else {}
+
+
+def endpoints(service: Obj, pods: list[Obj]) -> Obj:
+    """The older form: one subset for each set of port numbers. Pods that are leaving are in none."""
+    publish = bool(service["spec"].get("publishNotReadyAddresses"))
+    subsets = []
+    staying = [pod for pod in pods if publish or not pod["metadata"].get("deletionTimestamp")]
+    for ports, behind in _by_ports(service, staying):
+        subset: Obj = {}
+        for pod in behind:
+            part = "addresses" if is_ready(pod) or publish else "notReadyAddresses"
+            subset.setdefault(part, []).append(_address(pod, service))
+        if ports:
+            subset["ports"] = [_port(*each) for each in ports]
+        subsets.append(subset)
+    labels = {"endpoints.kubernetes.io/managed-by": "endpoint-controller", **_headless(service)}
+    metadata = _metadata(service, name_of(service), labels)
+    return {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": subsets}
+
+
+def _port(name: str, number: int, protocol: str, application: str, always_named: bool = False) -> Obj:
+    found: Obj = {"port": number, "protocol": protocol}
+    if name or always_named:
+        found["name"] = name
+    if application:
+        found["appProtocol"] = application
+    return found
+
+
+def endpoint_slices(service: Obj, pods: list[Obj]) -> list[Obj]:
+    """One for each set of port numbers; an empty one where there are no pods."""
     labels = {"kubernetes.io/service-name": name_of(service), "endpointslice.kubernetes.io/managed-by": MANAGER}
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": _metadata(service, f"{name_of(service)}-onward", labels),
-        "addressType": "IPv4",
-        "endpoints": found,
-        "ports": ports,
-    }
+    labels |= _headless(service)
+    found = []
+    for index, (ports, behind) in enumerate(_by_ports(service, pods) or [((), [])]):
+        name = f"{name_of(service)}-onward" + (f"-{index}" if index else "")
+        found.append(
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": _metadata(service, name, labels),
+                "addressType": "IPv4",
+                "endpoints": [_endpoint(pod, service) for pod in behind],
+                "ports": [_port(*each, always_named=True) for each in ports],
+            }
+        )
+    return found
+
+
+def _endpoint(pod: Obj, service: Obj) -> Obj:
+    address, leaving = _address(pod, service), bool(pod["metadata"].get("deletionTimestamp"))
+    serving, publish = _serves(pod), bool(service["spec"].get("publishNotReadyAddresses"))
+    conditions = {"ready": publish or (serving and not leaving), "serving": serving, "terminating": leaving}
+    found = {"addresses": [address["ip"]], "conditions": conditions, "targetRef": address["targetRef"]}
+    return found | {key: address[key] for key in ("nodeName", "hostname") if key in address}
