@@ -211,6 +211,7 @@ def measure(size: int) -> dict[str, float]:
         "fail_stop_s": 0.0,
         "rules": {},
         "seat": f"{0:08x}",
+        "job": "",
         "journal": f"{tempfile.mkdtemp()}/journal",
     }
     env = {**os.environ, "ONWARD_TOKEN": TOKEN.hex(), "OMP_NUM_THREADS": "1"}

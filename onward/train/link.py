@@ -45,6 +45,7 @@ class Link:
         self._next_id = 0
         self._reader = FrameReader()
         self.order: RankOrder | None = None
+        self.called_softly = 0  # the last generation for which a pause was to wait for the end of the step
         self.injections: list[Injection] = []
         self.on_pause: Callable[[RankOrder], None] | None = None
         self.page: Page | None = None
@@ -101,6 +102,8 @@ class Link:
                 case RankOrder():
                     if self.order is None or _rank_of(message) >= _rank_of(self.order):
                         self.order = message
+                    if message.want == "pause" and message.soft:
+                        self.called_softly = max(self.called_softly, message.generation)
                 case StoreReply():
                     if message.id in self._replies:
                         self._replies[message.id] = message

@@ -83,8 +83,10 @@ class Loop:
 
     def _recover(self, n: int) -> Generator[Step, None, None]:
         """Stand at the fence until the job goes on. Afterwards `tx.step` is the agreed step."""
-        # At the top of the loop the code after the last block has been run: nobody who goes on from here runs it again.
-        self._rank.local.begun = max(self._rank.local.begun, self._tx.step)
+        # At the top of the loop the code after the last block has been run: a stand-in that goes on from here does not
+        # run it again. After a fault another rank may still be in it, and a replacement has to meet it there.
+        if self._link.called_softly > self._rank.generation:
+            self._rank.local.begun = max(self._rank.local.begun, self._tx.step)
         while True:
             order = self._fence.stand()
             form = order.form

@@ -134,6 +134,7 @@ class RankProcess:
         self._pending_fault: FaultReport | None = None
         self._welcome: Welcome | None = None
         self._order: RankOrder | None = None
+        self._called_softly = 0
         self._replies: dict[int, StoreReply | None] = {}
         self._next_id = 0
         self._main: Thread | None = None
@@ -299,6 +300,8 @@ class RankProcess:
             case RankOrder():
                 if self._order is None or _place(message) >= _place(self._order):
                     self._order = message
+                if message.want == "pause" and message.soft:
+                    self._called_softly = max(self._called_softly, message.generation)
                 late = message.generation > self.membership.generation
                 if message.want == "pause" and late and not message.soft:
                     self.world.fabric.abort(self.membership)
@@ -482,7 +485,8 @@ class RankProcess:
         while True:
             self.scope = Scope.BETWEEN
             if self._pending_fault is not None or self.newer_than(self.membership.generation):
-                self.tx.begun = max(self.tx.begun, self.tx.step)  # the code after the last block has been run
+                if self._called_softly > self.membership.generation:
+                    self.tx.begun = max(self.tx.begun, self.tx.step)  # the code after the last block has been run
                 yield from self._recover(True)
             yield from self._save_if_due()
             self.feed.begin_if_wanted()
