@@ -17,6 +17,7 @@ from onward.core.jobs import Insight
 from onward.core.policy import Policy
 from onward.errors import WireError
 from onward.kube.client import ApiError, Unreachable, backoff_s
+from onward.kube.informer import happened
 from onward.log import get_logger
 from onward.operator.eyes import Memory, now
 from onward.wire.frames import decode, greet_server, pack, read_frame
@@ -95,8 +96,7 @@ class Link:
                     break
             failures = 0 if spoke else failures + 1
             self._moved.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), backoff_s(failures, 0.2, SLOWEST_S))
+            await happened(self._moved, backoff_s(failures, 0.2, SLOWEST_S))
 
     def _targets(self, failures: int) -> list[str]:
         """Where it was last, then the leader. Others only when it is not there: whoever is asked starts one."""
