@@ -157,6 +157,7 @@ class Replayed:
         self._kept: list[Any] = []  # those since the last commit
         self._next = 0  # items handed out
         self._epoch = 0
+        self._seed = torch.initial_seed() % (1 << 62)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -185,6 +186,8 @@ class Replayed:
     def _take_any(self) -> Any:
         for _ in range(2):
             if self._iterator is None:
+                if self._epoch:  # who skips forward to it must shuffle it alike, with whatever has been drawn since
+                    torch.default_generator.manual_seed(self._seed + self._epoch)
                 self._iterator = iter(self._source)
             try:
                 item = next(self._iterator)
