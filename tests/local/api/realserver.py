@@ -80,7 +80,7 @@ def started(assets: Path, folder: Path) -> Iterator[Server]:
     manager = assets / "kube-controller-manager"
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    found = Server("127.0.0.1", port, tls, token, ours=False, controllers=manager.exists(), alone=True)
+    found = Server("127.0.0.1", port, tls, token, ours=False, controllers=manager.exists(), alone=manager.exists())
     processes = []
     log = open(folder / "log", "wb")  # noqa: SIM115 - closed below
     try:
