@@ -27,10 +27,12 @@ def from_kubeconfig(path: Path) -> Server:
     cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == context["cluster"])
     user = next(u["user"] for u in config["users"] if u["name"] == context["user"])
     tls = ssl.create_default_context()
-    if "certificate-authority-data" in cluster:
+    if cluster.get("insecure-skip-tls-verify"):
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    elif "certificate-authority-data" in cluster:
         tls.load_verify_locations(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
     elif "certificate-authority" in cluster:
-        tls.load_verify_locations(cafile=cluster["certificate-authority"])
+        tls.load_verify_locations(cafile=path.parent / cluster["certificate-authority"])
     if "client-certificate-data" in user:
         pair = path.with_suffix(".client.pem")
         pair.touch(mode=0o600)
@@ -40,7 +42,7 @@ def from_kubeconfig(path: Path) -> Server:
         tls.load_cert_chain(pair)
         pair.unlink()
     elif "client-certificate" in user:
-        tls.load_cert_chain(user["client-certificate"], user["client-key"])
+        tls.load_cert_chain(path.parent / user["client-certificate"], path.parent / user["client-key"])
     url = urlsplit(cluster["server"])
     return Server(url.hostname or "", url.port or 443, tls, user.get("token", ""), ours=False)
 
@@ -78,7 +80,7 @@ def started(assets: Path, folder: Path) -> Iterator[Server]:
     manager = assets / "kube-controller-manager"
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    found = Server("127.0.0.1", port, tls, token, ours=False, controllers=manager.exists(), alone=True)
+    found = Server("127.0.0.1", port, tls, token, ours=False, controllers=manager.exists(), alone=manager.exists())
     processes = []
     log = open(folder / "log", "wb")  # noqa: SIM115 - closed below
     try:

@@ -30,6 +30,7 @@ RULES = [
     (re.compile(r"-----BEGIN CERTIFICATE-----.*", re.DOTALL), "<certificates>"),
     (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]+"), "<token>"),
     (re.compile(r"(resource version: |current: |object meta: )\d+( \(\d+\))?"), r"\1<version>"),
+    (re.compile(r'(resourceVersion\\*":\\*")\d+'), r"\1<version>"),
     (re.compile(r"\b(precondition|record) \(\d+\)"), r"\1 (<version>)"),
 ]
 OWNER = ("operation", "manager", "subresource", "apiVersion")
@@ -53,7 +54,7 @@ def plain(value: Any, names: dict[str, Any]) -> Any:
             found["name"] = prefix + "<random>"
         if isinstance(found.get("managedFields"), list):  # those of one second are in no order
             found["managedFields"].sort(key=lambda each: json.dumps([each.get(key) for key in OWNER]))
-        if found.get("reason") == "Invalid" and isinstance(found.get("details"), dict) and "causes" in found["details"]:
+        if isinstance(found.get("details"), dict) and "causes" in found["details"]:
             _sort_causes(found)
         found.pop("storageVersionHash", None)
         if "cells" in found and isinstance(found["cells"], list):
@@ -72,6 +73,8 @@ def _sort_causes(status: Json) -> None:
     """Problems of an object come in no order; what is said in all is said of each, too."""
     causes = sorted(status["details"]["causes"], key=lambda each: (each.get("field", ""), each["message"]))
     status["details"]["causes"] = causes
+    if status["reason"] != "Invalid":
+        return
     texts = {f"{each['field']}: {each['message']}" for each in causes}
     start, _, rest = status["message"].partition(" is invalid: ")
     whole = rest[1:-1] if rest.startswith("[") and len(texts) > 1 else rest
