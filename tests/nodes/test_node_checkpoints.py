@@ -74,7 +74,8 @@ def where(node: Node) -> list[str]:
     return ["--manager", moved.group(1)] if moved else []
 
 
-@pytest.mark.parametrize("lost", [1, pytest.param(0, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("lost", [1, 0])
 def test_a_dump_after_the_loss_of_a_node(make_nodes, jobs, tmp_path, lost: int) -> None:
     """Nobody takes its place in time. What its ranks knew is kept on the other node: no step is lost."""
     nodes = make_nodes()

@@ -77,6 +77,7 @@ def made(tmp_path: Path) -> Iterator[Pods]:
 
 
 @pytest.mark.torch
+@pytest.mark.nightly
 def test_the_leaders_pod_is_replaced_and_the_job_goes_on(made: Pods) -> None:
     leader, worker = made.start("Master", 1), made.start("Worker", 2)
     until(lambda: leader.said.count("committed") > 5, "both train")

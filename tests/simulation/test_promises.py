@@ -15,7 +15,7 @@ from .tell import ENDS, explain
 from .world import Outcome, World, simulate
 
 FIRST = 100_000  # beyond any seeds that the default run looks at
-LOOKED_AT = 25
+LOOKED_AT = 12
 
 
 def histories(choose: Callable[[Scenario], bool]) -> list[Outcome]:

@@ -112,7 +112,7 @@ def test_a_bug_after_the_update_surfaces_too(jobs, tmp_path):
     result = jobs.run(script(tmp_path, in_block=bug))
     assert result.code != 0
     assert "ValueError: bad label" in result.err
-    assert "this is an error in the script" in result.err
+    assert "this is an error in the script" in result.outcome["reason"]
     assert "job.py" in result.err
 
 

@@ -26,9 +26,15 @@ VERSION = HERE / "recorded" / "VERSION"
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def ours(api: ApiProcess) -> Server:
-    return Server("127.0.0.1", api.port, api.context, api.token)
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of its own: what other tests have defined would show in the answers."""
+    process = ApiProcess(tmp_path_factory.mktemp("transcript"))
+    process.start()
+    try:
+        yield Server("127.0.0.1", process.port, process.context, process.token)
+    finally:
+        process.stop()
 
 
 @pytest.fixture(scope="session")
