@@ -43,6 +43,7 @@ def same_as_without(jobs, nodes: Nodes, nproc: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_the_stale_side_commits_nothing_and_comes_back_as_a_standby(make_nodes, wires, jobs) -> None:
     nodes = make_nodes(nodes=3, nproc=1)
     first, second = (start(nodes, wires, i, "--node-rank", str(i)) for i in (0, 1))

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 SCRIPT = "tests/scripts/paced.py"
 
 
+@pytest.mark.nightly
 def test_the_job_outlives_a_manager_that_is_gone_for_good(make_nodes, tmp_path) -> None:
     nodes: Nodes = make_nodes(nodes=2, nproc=1)
     where = f"127.0.0.1:{nodes.port}"

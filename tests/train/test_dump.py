@@ -30,7 +30,7 @@ def check(jobs, result, policy, nproc=2, more=()):
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("at", ["collective", "optimizer", *nightly("begin", "end")])
+@pytest.mark.parametrize("at", ["optimizer", *nightly("collective", "begin", "end")])
 def test_a_killed_rank(jobs, tmp_path, rank, at):
     args = (*STEPS, "--dir", str(tmp_path), "--every", "1000")
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=[f"kind=kill,rank={rank},step=16,at={at}"], flags=DUMP)
@@ -64,8 +64,9 @@ def test_a_script_that_names_no_directory(jobs, tmp_path):
     assert len(saved(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("appends", [3, *nightly(1, 2, 4, 5, 6, 7, 8, 9)])
-@pytest.mark.parametrize("lose", ["", *nightly(",lose=journal")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("appends", range(1, 10))
+@pytest.mark.parametrize("lose", ["", ",lose=journal"])
 def test_the_manager_dies_as_well_after_any_record(jobs, tmp_path, appends, lose):
     args = (*STEPS, "--dir", str(tmp_path), "--every", "1000")
     chaos = ["kind=kill,rank=1,step=16,at=optimizer", f"kind=kill-manager,step=2,appends={appends}{lose}"]
@@ -74,6 +75,7 @@ def test_the_manager_dies_as_well_after_any_record(jobs, tmp_path, appends, lose
     assert len(result.outcome["chaos"]) == 2
 
 
+@pytest.mark.nightly
 def test_a_hung_rank(jobs, tmp_path):
     args = (*STEPS, "--dir", str(tmp_path), "--every", "1000")
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=["kind=stop,rank=1,step=16"], flags=DUMP)
