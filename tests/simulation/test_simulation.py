@@ -85,7 +85,17 @@ def test_every_kind_of_fault_fires() -> None:
     assert phases["Failed"] > 0
 
 
-_SOME = [m if i % 2 else pytest.param(m, marks=pytest.mark.nightly) for i, m in enumerate(MUTANTS)]
+SOON = (  # caught by one of the first seeds
+    "old store",
+    "double commit",
+    "budget forgotten",
+    "gate ajar",
+    "published too late",
+    "old votes",
+    "place given twice",
+    "two managers in a term",
+)
+_SOME = [m if m.name in SOON else pytest.param(m, marks=pytest.mark.nightly) for m in MUTANTS]
 
 
 @pytest.mark.parametrize("mutant", _SOME, ids=lambda m: m.name.replace(" ", "-"))

@@ -80,6 +80,7 @@ def test_a_finished_run_that_is_started_again_is_finished(jobs, tmp_path):
     jobs.same_state(first, again)
 
 
+@pytest.mark.nightly
 def test_a_fresh_start_sets_earlier_checkpoints_aside(jobs, tmp_path):
     save(jobs, tmp_path, "--wait")
     result = resume(jobs, tmp_path, "--fresh")
@@ -157,6 +158,7 @@ def test_with_nothing_valid_it_begins_afresh(jobs, tmp_path, two_checkpoints):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_of_another_model_is_refused(jobs, tmp_path, two_checkpoints):
     directory = tmp_path / "ckpt"
     shutil.copytree(two_checkpoints, directory)
