@@ -42,15 +42,8 @@ def committed(path: Path, rank: int) -> list[int]:
     return [int(line.split()[1]) for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("sick", "script", "nproc"),
-    [
-        (0, RICH, 1),
-        pytest.param(1, SCRIPT, 1, marks=pytest.mark.nightly),
-        pytest.param(0, SCRIPT, 2, marks=pytest.mark.nightly),
-        pytest.param(1, RICH, 2, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("sick", "script", "nproc"), [(0, RICH, 1), (1, SCRIPT, 1), (0, SCRIPT, 2), (1, RICH, 2)])
 def test_a_stand_in_that_has_followed_takes_over_any_node(
     make_nodes, jobs, tmp_path: Path, sick: int, script: str, nproc: int
 ) -> None:

@@ -63,6 +63,7 @@ def test_same_history_in_another_process() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.nightly
 def test_every_kind_of_fault_fires() -> None:
     kinds: Counter[str] = Counter()
     points: Counter[str] = Counter()
