@@ -67,6 +67,7 @@ def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple
             torch.testing.assert_close(ours["model"][name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_three_two_three(make_nodes, jobs, tmp_path: Path) -> None:
     shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 300)
