@@ -137,8 +137,14 @@ class Informer:
         return failures
 
     def learn(self, obj: Obj) -> None:
-        """What the server answered to a write of ours."""
-        self._put(key_of(obj), self._complete(obj))
+        """What the server answered to a write of ours.
+
+        The watch may be ahead of the answer. What it has passed and does not hold is gone, and nobody would ever
+        say so again: it is not taken in.
+        """
+        passed = self._version and newer({"metadata": {"resourceVersion": self._version}}, obj)
+        if key_of(obj) in self._objects or not passed:
+            self._put(key_of(obj), self._complete(obj))
 
     def unlearn(self, obj: Obj) -> None:
         """The server says that this very object is no more."""

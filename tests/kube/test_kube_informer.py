@@ -112,6 +112,44 @@ def test_a_watch_that_breaks_is_taken_up_without_a_new_list(real: Access) -> Non
     tell(real, story)
 
 
+def test_an_answer_that_comes_after_the_end_of_its_object_leaves_nothing(real: Access) -> None:
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        ended: list[str] = []
+
+        def on_change(old: Any, new: Any) -> None:
+            if new is None:
+                ended.append(name_of(old))
+
+        informer = Informer(client, CONFIGMAPS, "default", on_change=on_change)
+        task = asyncio.ensure_future(informer.run())
+        await informer.synced()
+        answers = [await calm.create(CONFIGMAPS, config(name), "default") for name in ("brief", "lasting")]
+        await calm.delete(CONFIGMAPS, "brief", "default")
+        await until_async(lambda: "brief" in ended, "the watch tells of its end")
+        for answer in answers:
+            informer.learn(answer)
+        assert informer.get("default/brief") is None
+        assert informer.get("default/lasting") is not None
+        task.cancel()
+
+    tell(real, story)
+
+
+def test_an_answer_is_taken_in_before_the_watch_tells_of_it(real: Access) -> None:
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        informer = Informer(client, CONFIGMAPS, "default")
+        task = asyncio.ensure_future(informer.run())
+        await informer.synced()
+        await until_async(lambda: any("watch=true" in r for r in faulty.requests), "it watches")
+        faulty.rule = lambda r: "drop" if is_watch(r) else ""
+        faulty.cut_watches()
+        informer.learn(await calm.create(CONFIGMAPS, config("ahead"), "default"))
+        assert informer.get("default/ahead") is not None
+        task.cancel()
+
+    tell(real, story)
+
+
 def test_410_lists_again_and_what_vanished_is_told(real: Access) -> None:
     async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
         gone: list[str] = []
