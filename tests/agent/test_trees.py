@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,46 @@ def test_a_warm_parent_that_hangs_is_not_waited_for_and_forks_nobody_later(onwar
     assert job.wait() == 0, job.err
     assert len(job.pids("up1", 2)) == 2, "one process for each rank"
     assert sorted(second) == sorted(p[-1] for p in job.outcome["pids"].values())
+
+
+LINGERS = """
+    import os, time
+    warm, ask = os.getpid(), os.{call}
+    def linger(*args):
+        if (os.getpid() == warm) == {in_parent}:
+            while not os.path.exists({tmp!r} + "/linger"):
+                time.sleep(0.02)
+        return ask(*args)
+    os.{call} = linger
+"""
+
+
+@pytest.mark.parametrize("forked", ["in full", "by half"])
+def test_a_warm_parent_that_dies_as_it_forks_leaves_one_process_of_that_rank(onward: Onward, forked: str) -> None:
+    """In full: the rank runs, nobody was told of it. By half: it comes to life when another is started in its place."""
+    stub, whole = onward.stub_torch(), forked == "in full"
+    call = "waitpid" if whole else "write"  # by the warm parent after the fork; by the process between it and the rank
+    code = LINGERS.format(call=call, in_parent=whole, tmp=str(onward.tmp))
+    (onward.tmp / "stub/torch/__init__.py").write_text(textwrap.dedent(code))
+    script = "tell('up', os.getpid())\nwait_for('finish')"
+    job = onward.start("-o", "json", onward.script(script), nproc=1, warm=True, env=stub)
+    if whole:
+        fork = job.pids("up")[0]
+    else:
+        middle = until(lambda: next(iter(children(job.warm)), 0), "the process between")
+        fork = until(lambda: next(iter(children(middle)), 0), "the fork")
+    kill(job.warm)
+    (rank,) = job.pids("up")
+    onward.go("linger")
+    if not whole:
+        until(lambda: not alive(fork) or len(job.pids("up")) > 1, "the late fork gives way")
+    until(lambda: job.warm, "a new warm parent")
+    assert (rank == fork) is whole
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert job.pids("up") == [rank]
+    assert job.outcome["pids"] == {"0": [rank]}
+    job.nothing_left()
 
 
 def test_a_preloaded_module_with_threads_of_its_own_is_not_forked(onward: Onward) -> None:
