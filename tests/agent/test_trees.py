@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
-from launched import Launched, Onward, alive, children, kill, parent
+from launched import Launched, Onward, alive, children, kill, parent, stdout
 from waiting import until
 
 FAMILY = """
@@ -192,6 +194,40 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     assert [i["policy"] for i in job.outcome["incidents"]] == ["recover-in-place"] * 2
     assert [len(p) for p in job.outcome["pids"].values()] == [2, 2]
     job.nothing_left()
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_kills_of_ranks_spares_and_helpers_lose_no_step(onward: Onward, seed: int) -> None:
+    """One rank at a time, with or without the warm parent, the manager or a spare just before it."""
+    rng = random.Random(seed)
+    job = onward.start("-o", "json", "--spares", "each", onward.script(TRAINS), warm=True)
+    for rank in (0, 1):
+        job.pids(f"up{rank}")
+    goes_on(job)
+    for _ in range(15):
+        victims = [pid for pid in (job.warm, job.manager) if pid and rng.random() < 0.6]
+        rank = rng.randrange(2)
+        victims += [pid for pid in incarnations(job, rank)[1:] if rng.random() < 0.2]
+        for pid in victims:
+            kill(pid)
+        time.sleep(rng.choice([0.0, 0.05, 0.3, 0.8]) * rng.random())  # a moment at random
+        kill(incarnations(job, rank)[0])
+        goes_on(job)
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert job.outcome["steps_lost"] == 0
+    assert {i["policy"] for i in job.outcome["incidents"]} == {"recover-in-place"}
+    assert len(job.outcome["incidents"]) >= 15
+    job.nothing_left()
+
+
+def incarnations(job: Launched, rank: int) -> list[int]:
+    """The processes of a rank, oldest first: the one that trains, then a spare."""
+    found = [(stdout(p), p) for p in children(job.pid) if alive(p)]
+    return [p for log, p in sorted(found) if f"/rank{rank}." in log]
 
 
 @pytest.mark.torch
