@@ -98,8 +98,7 @@ class Fence:
                 past = rank.local.begun >= form.step or form.fresh or form.past
                 done = form.part == "receive" and past and not form.through
                 rank.between.level(order.generation, done)
-            for wrapper in rank.protected.wrappers():
-                wrapper._update_process_group(wrapper.process_group)
+            rank.protected.buckets.arrive(form.step)
         except (RuntimeError, StateError, WireError, OSError, TimeoutError, Interrupted) as e:
             self._groups.generation.abort(str(e))
             if form.part == "load" and isinstance(e, StateError) and not interrupted():
