@@ -87,7 +87,7 @@ class Crew:
             gauges.open(number, self._places.of(p)[0])
         except OSError as e:
             self._observer.note(f"rank {p.rank}: could not start a process: {e}")
-            self._apply(self._logic.on_exit(number, NO_PROCESS))
+            self._apply(self._logic.on_exit(number, NO_PROCESS, time.monotonic()))
             return
         self._follow(p, *self._places.logs(p))
         gauges.started(number, pid)
@@ -222,6 +222,7 @@ class Crew:
             child.signal(signal.SIGKILL)
 
     def _on_exit(self, number: int, code: int) -> None:
+        died_at = time.monotonic()
         self._sweep(number)
         p, pid = self._logic.processes.get(number), self._children[number].pid
         for follower in self._followers.pop(number, []):
@@ -234,7 +235,7 @@ class Crew:
         if p is not None and not p.spare:
             local_rank = p.rank - self._logic.first_rank
             self._ledger.obituaries.dead(p, local_rank, code, self._places.logs(p), self._places.error_file(p))
-        self._apply(self._logic.on_exit(number, code))
+        self._apply(self._logic.on_exit(number, code, died_at))
         self._children.pop(number, None)
         self._ledger.gauges.close(number)
         self.after_exit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onward.agent.logic import AgentLogic
 from onward.agent.observer import Observer
 from onward.agent.vault import Vault
+from onward.core.words import ranks_named
 from onward.wire.messages import Note, Orders
 
 HINT = (
@@ -43,8 +44,8 @@ class Herald:
             name = self._logic.settings.member.name
             self._observer.note(f"standing by as {name}; takes the place of a node that is lost")
         elif self._stands_at is not None and self._stands_at < 0 <= node:
-            ranks = ", ".join(map(str, self._logic.local_ranks))
-            self._observer.note(f"taking the place of node {node}: starting rank {ranks}")
+            ranks = ranks_named(self._logic.local_ranks)
+            self._observer.note(f"taking the place of node {node}: starting {ranks}")
         self._stands_at = node
 
     def say_where_it_begins(self, orders: Orders) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 from onward.core.conditions import Condition
 from onward.core.facts import FaultReport
 from onward.core.incident import Incident
+from onward.core.words import counted
 from onward.wire.view import Fired, JobView, RankView
 
 __all__ = ["Diary", "Ended", "JobView", "Observer", "Outcome", "RankView"]
@@ -101,8 +102,11 @@ class Diary:
 
     def incident(self, incident: Incident, is_open: bool) -> None:
         times = ", ".join(f"{stage} {ms:.0f}" for stage, ms in incident.timeline_ms())
-        state = "open" if is_open else f"over after {incident.total_ms:.0f} ms ({times})"
-        self._write(f"incident {incident.number} {state}: {incident.headline()}")
+        end = "over" if incident.mended else "given up"
+        state = "open" if is_open else f"{end} after {incident.total_ms:.0f} ms ({times})"
+        last = f"; {incident.why[-1]}" if incident.why and not is_open else ""
+        lost = f"; {counted(incident.lost, 'step')} lost" if incident.lost is not None and not is_open else ""
+        self._write(f"incident {incident.number} {state}: {incident.headline()}{last}{lost}")
         self._inner.incident(incident, is_open)
 
     def status(self, view: JobView) -> None:
