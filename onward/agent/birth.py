@@ -69,6 +69,8 @@ class Births:
             script=s.script,
             args=list(s.script_args),
             cwd=os.getcwd(),
+            role=f"{'spare' if p.spare else 'rank'}{p.rank}",
+            job=s.name,
             out=str(out),
             err=str(err),
         )

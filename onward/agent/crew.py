@@ -55,13 +55,14 @@ class Crew:
         self._settings, self._logic, self._places, self._peers = settings, logic, places, peers
         self._births, self._ledger, self._witness, self._observer = births, ledger, witness, observer
         self._apply = apply
-        self._guard = Guard(places.run_dir)
+        self._guard = Guard(places.run_dir, settings.name)
         self._warm: WarmParent | None = None
         self._children: dict[int, Child] = {}  # process number -> child
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._followers: dict[int, list[Follower]] = {}
         self._strangers: set[int] = set()  # children that we do not know yet
         self._no_room_until = 0.0
+        self._slow_since = 0  # pid of the warm parent that somebody had to wait for
 
     # ------------------------------------------------------------------------------------------ starting
 
@@ -81,6 +82,7 @@ class Crew:
             return
         if effect.kept_at:
             await self._take_over(p, effect.kept_at)
+        self._say_if_slow(p)
         orders, number, gauges = self._logic.orders, p.number, self._ledger.gauges
         try:
             pid = await self._births.start(p, self._warm, self._logic.node, orders.master if orders else "")
@@ -97,6 +99,16 @@ class Crew:
         if p.killed:
             self._children[number].signal(signal.SIGKILL)
         self._apply([])
+
+    def _say_if_slow(self, p: Process) -> None:
+        """A replacement takes milliseconds; people should know why one takes longer. Once for each warm parent."""
+        warm = self._warm
+        if p.spare or p.incarnation < 2 or warm is None or not warm.importing or warm.pid == self._slow_since:
+            return
+        self._slow_since = warm.pid
+        spare = "no spare is ready and " if self._settings.spares != "none" else ""
+        why = f"{spare}the warm parent has still to import torch"
+        self._observer.note(f"rank {p.rank}: {why}, so its process starts cold: seconds, not milliseconds")
 
     async def fetch_local(self, effect: FetchLocal) -> None:
         p = self._logic.processes.get(effect.process)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onward.agent.logic import AgentLogic
+from onward.agent.obituary import Obituaries
 from onward.agent.observer import Observer
 from onward.agent.vault import Vault
 from onward.core.words import ranks_named
@@ -18,11 +19,12 @@ HINT = (
 class Herald:
     """Remembers what has been said."""
 
-    def __init__(self, observer: Observer, logic: AgentLogic, vault: Vault) -> None:
+    def __init__(self, observer: Observer, logic: AgentLogic, vault: Vault, obituaries: Obituaries) -> None:
         self.awaited = ""  # what the job waits for
-        self._observer, self._logic, self._vault = observer, logic, vault
+        self._observer, self._logic, self._vault, self._obituaries = observer, logic, vault, obituaries
         self._heard: set[str] = set()  # loud notes
         self._hinted = False
+        self._judged = 0  # the attempt before which the hint was thought of
         self._stands_at: int | None = None  # the place in the last orders
         self._resumed_in = -1
 
@@ -34,7 +36,11 @@ class Herald:
             self._observer.note(note.text)
 
     def say_what_is_missed(self, orders: Orders) -> None:
-        if orders.attempt > 0 and not self._logic.attached and not self._hinted:
+        """Once, and not about an error that recovery would not have helped against."""
+        if orders.attempt == 0 or self._logic.attached or self._hinted or self._judged == orders.attempt:
+            return
+        self._judged = orders.attempt
+        if not self._obituaries.blame_the_script(orders.attempt - 1):
             self._hinted = True
             self._observer.note(HINT)
 

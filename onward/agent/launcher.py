@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from onward.agent import control
@@ -38,7 +37,8 @@ from onward.agent.witness import Witness
 from onward.core.membership import facts_s
 from onward.core.policy import Policy
 from onward.errors import HungUp, OnwardError, WireError
-from onward.log import get_logger
+from onward.log import get_logger, told_to
+from onward.title import entitle
 from onward.wire.frames import accept_peer, decode, read_frame
 from onward.wire.messages import (
     Beat,
@@ -96,35 +96,40 @@ class Launcher:
         """Run the job to its end and leave nothing behind."""
         s = self.settings
         become_reaper()
+        entitle("onward", s.name)
         self.places = Places(s.log_dir, self.name)
         self.log_dir = self.places.log_dir
         self.observer = Diary(self.observer, self.log_dir / "events.log")
         self._make_logic()
         self.ledger = Ledger(self.name, self.log_dir, self._started_at, self.logic, self.observer, self.witness)
-        self._herald = Herald(self.observer, self.logic, self._vault)
+        self._herald = Herald(self.observer, self.logic, self._vault, self.ledger.obituaries)
         self._make_crew()
         self._manager = OwnManager(s, self._meeting, self.log_dir, self.observer.note)
         self._office = Office(self._token, self._meeting.doors, self._on_manager, self._send_facts)
         self._sabotage = Sabotage(self.logic, self.crew, self.witness, lambda: self._manager.pid, self._office.send)
         try:
-            self._handle_signals()
-            server = await asyncio.start_unix_server(self._on_connection, path=self.places.socket)
-            if self._meeting.peer_socket is not None:
-                await self._peers.listen(self._meeting.peer_socket)
-            self._publish()
-            self.crew.warm_up()
-            self._spawn(self._office.run())
-            self._spawn(self._tick())
-            await self._done.wait()
-            server.close()
-            return self._outcome()
+            with told_to(self.observer.note):
+                return await self._live()
         finally:
             await self._clean_up()
+
+    async def _live(self) -> Outcome:
+        self._handle_signals()
+        server = await asyncio.start_unix_server(self._on_connection, path=self.places.socket)
+        if self._meeting.peer_socket is not None:
+            await self._peers.listen(self._meeting.peer_socket)
+        self._publish()
+        self.crew.warm_up()
+        self._spawn(self._office.run())
+        self._spawn(self._tick())
+        await self._done.wait()
+        server.close()
+        return self._outcome()
 
     @property
     def name(self) -> str:
         """What people call the job."""
-        return self.settings.job_name or Path(self.settings.script).stem or "job"
+        return self.settings.name
 
     def _publish(self) -> None:
         entry = control.ControlFile(

@@ -127,7 +127,8 @@ def _explanation(outcome: Outcome, fault: FaultReport, ended: Ended | None) -> t
     trace = last_traceback(log)
     if trace and not fault.early:
         return last_error(log) or fault.text, _cut(trace), "traceback (from its log)"
-    text = _ended_early(fault) if fault.early else fault.text if fault.kind not in ("exit", "signal") else ""
+    known = fault.text if fault.kind not in ("exit", "signal") else last_error(log)
+    text = _ended_early(fault) if fault.early else known
     return text, "\n".join(log[-LOG_LINES:]), "last lines of its log"
 
 

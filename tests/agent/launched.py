@@ -41,6 +41,11 @@ def command(pid: int) -> str:
         return ""
 
 
+def title(pid: int) -> str:
+    """What `ps` calls it."""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
 def children(pid: int) -> list[int]:
     try:
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

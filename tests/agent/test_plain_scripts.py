@@ -28,7 +28,9 @@ def test_a_failure_restarts_all_ranks_and_the_logs_of_before_are_kept(onward: On
     assert not any(alive(p) for attempt in pids for p in attempt)
     assert sorted(job.said("incarnation")) == ["1", "1", "2", "2", "3", "3"]
     assert count(HINT, job.err) == 1, "said once, not at every restart"
-    assert [i["policy"] for i in job.outcome["incidents"]] == ["exit", "exit"]
+    assert [(i["policy"], i["mended"], i["steps_lost"]) for i in job.outcome["incidents"]] == [("exit", True, None)] * 2
+    assert count(r"incident \d over after \d+ ms: rank 1 exited", job.err) == 2
+    assert job.err.count("restarting all 2 ranks; the script runs from its beginning") == 2
     assert [i["faults"][0]["text"] for i in job.outcome["incidents"]] == ["exit code 10", "exit code 11"]
 
     for stream, word in (("stdout", "attempt"), ("stderr", "complains")):
@@ -71,6 +73,8 @@ def test_max_restarts_is_honoured(onward: Onward) -> None:
 
 def test_three_identical_failures_end_it(onward: Onward) -> None:
     job = onward.run("-o", "json", onward.script("tell('up', COUNT)\nraise ValueError('again')"), nproc=1)
+    assert HINT not in job.err, "no library would have helped"
+    assert job.err.count("restarting the only rank") == 2
     assert job.process.returncode == 1
     assert job.said("up") == ["0", "1", "2"]
     assert job.outcome["outcome"] == "Failed"

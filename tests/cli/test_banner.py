@@ -103,6 +103,14 @@ def test_else_the_last_lines_of_the_log_are_shown() -> None:
     assert root["traceback"].splitlines()[-1] == "line 99"
 
 
+def test_a_script_that_cannot_be_read_has_an_error_and_no_traceback() -> None:
+    log = ('  File "x.py", line 1', "    def f(:", "          ^", "SyntaxError: invalid syntax")
+    root = root_cause(failed(fault(), log=log))
+    assert root is not None
+    assert (root["error"], root["traceback_from"]) == ("SyntaxError: invalid syntax", "last lines of its log")
+    assert "cannot read the script" in root["hint"]
+
+
 def test_a_rank_that_ended_early_is_told_as_such() -> None:
     text = banner(failed(fault("exit", "exit code 0", step=11, others=12), code=0))
     assert "rank 2 ended its script after 11 steps, while the others had done 12 and went on" in text
