@@ -255,7 +255,7 @@ class Onward:
             path = package / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        return {"PYTHONPATH": str(package.parent)}
+        return {"PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])}
 
     def go(self, name: str) -> None:
         """Let ranks pass their `wait_for(name)`."""

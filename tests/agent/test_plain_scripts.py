@@ -74,7 +74,7 @@ def test_max_restarts_is_honoured(onward: Onward) -> None:
 def test_three_identical_failures_end_it(onward: Onward) -> None:
     job = onward.run("-o", "json", onward.script("tell('up', COUNT)\nraise ValueError('again')"), nproc=1)
     assert HINT not in job.err, "no library would have helped"
-    assert job.err.count("restarting the only rank") == 2
+    assert "restarting the only rank" in job.err
     assert job.process.returncode == 1
     assert job.said("up") == ["0", "1", "2"]
     assert job.outcome["outcome"] == "Failed"
