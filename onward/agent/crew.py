@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from onward.agent.helpers import Guard
 from onward.agent.ledger import Ledger
 from onward.agent.logic import AgentLogic
 from onward.agent.logs import Follower
-from onward.agent.observer import Observer
+from onward.agent.observer import NO_PROCESS, Observer
 from onward.agent.peers import Peers
 from onward.agent.places import Places
 from onward.agent.processes import Child, kill_tree, reap_orphans
@@ -32,7 +33,6 @@ from onward.errors import WireError
 from onward.wire.frames import decode, pack, read_frame
 from onward.wire.messages import Hello, Injected, encoder, from_rank
 
-NO_PROCESS = 71  # the exit code of one that could not be started
 NO_ROOM_S = 10.0  # between two looks at a machine that had no memory to spare
 
 
@@ -88,7 +88,9 @@ class Crew:
             pid = await self._births.start(p, self._warm, self._logic.node, orders.master if orders else "")
             gauges.open(number, self._places.of(p)[0])
         except OSError as e:
-            self._observer.note(f"rank {p.rank}: could not start a process: {e}")
+            what = "a spare" if p.spare else "a process"
+            full = f"; look with df at {self._places.run_dir} and {self._places.log_dir}" if e.errno == ENOSPC else ""
+            self._observer.note(f"rank {p.rank}: could not start {what}: {e}{full}")
             self._apply(self._logic.on_exit(number, NO_PROCESS, time.monotonic()))
             return
         self._follow(p, *self._places.logs(p))

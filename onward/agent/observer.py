@@ -14,7 +14,8 @@ from onward.core.incident import Incident
 from onward.core.words import counted
 from onward.wire.view import Fired, JobView, RankView
 
-__all__ = ["Diary", "Ended", "JobView", "Observer", "Outcome", "RankView"]
+NO_PROCESS = 71  # the exit code of a process that could not be started
+__all__ = ["NO_PROCESS", "Diary", "Ended", "JobView", "Observer", "Outcome", "RankView"]
 
 
 @dataclass(frozen=True)

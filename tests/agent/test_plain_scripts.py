@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launched import Onward, alive, count
+import shutil
+
+from launched import Onward, alive, count, kill
 
 HINT = "no rank has called onward.init()"
 
@@ -61,6 +63,22 @@ def test_the_others_may_save_something_before_they_start_again(onward: Onward) -
     job = onward.run(onward.script(script), nproc=3)
     assert job.process.returncode == 0, job.err
     assert sorted(job.said("saved", 2)) == ["0", "1"]
+
+
+def test_logs_that_somebody_has_removed_do_not_keep_a_rank_from_starting(onward: Onward) -> None:
+    script = """
+        tell("up%d" % COUNT, os.getpid())
+        print("attempt", COUNT)
+        wait_for("finish")
+    """
+    job = onward.start(onward.script(script), nproc=1)
+    pid = job.pids("up0")[0]
+    shutil.rmtree(job.logs)
+    kill(pid)
+    job.pids("up1")
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert "[rank 0] attempt 1\n" in job.out
 
 
 def test_max_restarts_is_honoured(onward: Onward) -> None:

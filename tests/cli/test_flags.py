@@ -290,7 +290,7 @@ def test_a_program_of_this_directory_is_found_without_a_slash(tmp_path: Path) ->
 
 def test_a_directory_with_a_main_is_a_script(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
-    assert "app is not a file" in problems("app")[0]
+    assert "app is a directory without a __main__.py" in problems("app")[0]
     (tmp_path / "app" / "__main__.py").touch()
     assert run("app").script == "app"
 
@@ -347,6 +347,7 @@ BAD = [
     ("--signals-to-handle SIGTREM train.py", {}, ["did you mean 'SIGTERM'?"]),
     ("--signals-to-handle SIGKILL train.py", {}, ["SIGKILL is not a signal that can be handled"]),
     ("--retry-on ( train.py", {}, ["'(' is not a regular expression"]),
+    (".", {}, ["script . is a directory without a __main__.py"]),
     ("--preload a-b train.py", {}, ["not names of modules"]),
     ("--preload numpi train.py", {}, ["--preload numpi: no module numpi", "did you mean 'numpy'?"]),
     ("--preload no_such_one.sub train.py", {}, ["no module no_such_one", "PYTHONPATH"]),

@@ -41,7 +41,7 @@ def test_parsed_in_ladder_order(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", " , ,,"])
 def test_no_policy_at_all_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(UsageError, match="names no policy.*or write exit"):
+    with pytest.raises(UsageError, match=r"names no policy.*or write exit"):
         parse_policies(text)
 
 
