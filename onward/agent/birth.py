@@ -74,6 +74,7 @@ class Births:
             job=s.name,
             out=str(out),
             err=str(err),
+            claim=self._places.claim(p),
         )
 
     def _master_port(self, attempt: int) -> int:
