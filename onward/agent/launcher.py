@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import time
@@ -62,6 +61,7 @@ FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the j
 ONE_SIGNAL_S = 0.5
 QUORUM_S = 1800.0  # a node that no manager can take care of for so long gives up, as the manager itself does
 WRONG_USAGE = 2  # the exit code of a wrong command line: here one that does not fit the job
+MOST_REFUSED = 20  # connections of strangers that are told of one by one
 LAST_SAVE_S = 600.0  # what a job that has succeeded waits for its last checkpoint
 
 
@@ -89,6 +89,7 @@ class Launcher:
         for injection in injections:
             self.witness.expect(injection)
         self.refused = 0  # connections that were not a rank's
+        self._told_refused = 0
 
     # ------------------------------------------------------------------------------------------ life
 
@@ -346,8 +347,12 @@ class Launcher:
             await self.crew.listen(message, reader)
         except WireError as e:
             self.refused += 1
-            level = logging.INFO if isinstance(e, HungUp) else logging.WARNING
-            log.log(level, "a connection to the agent was refused: %s", e)
+            if isinstance(e, HungUp):
+                log.info("a connection to the agent was refused: %s", e)
+            elif self._told_refused < MOST_REFUSED:  # who knocks without end shall not fill the screen and the disk
+                self._told_refused += 1
+                last = "; further ones are only counted" if self._told_refused == MOST_REFUSED else ""
+                log.warning("a connection to the agent was refused: %s%s", e, last)
         finally:
             writer.close()
 

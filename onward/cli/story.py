@@ -89,11 +89,8 @@ def _shortened(clauses: list[str]) -> list[str]:
 
 def summary(outcome: Outcome) -> str:
     """One line at the end of a run."""
-    parts = [
-        counted(outcome.steps, "step"),
-        counted(len(outcome.incidents), "incident"),
-        f"{counted(outcome.steps_lost, 'step')} lost",
-        *([f"goodput {outcome.goodput:.1%}"] if outcome.steps else []),  # of a node that never trained: nothing
-        f"{outcome.elapsed_s:.1f} s",
-    ]
+    made, incidents = counted(outcome.steps, "step"), counted(len(outcome.incidents), "incident")
+    what = [made, incidents, f"{counted(outcome.steps_lost, 'step')} lost", f"goodput {outcome.goodput:.1%}"]
+    known = outcome.steps or outcome.steps_lost  # not of a script without the library, nor of a node that never trained
+    parts = [*(what if known else [incidents]), f"{outcome.elapsed_s:.1f} s"]
     return f"{outcome.phase}: {', '.join(parts)}; logs in {outcome.log_dir}"

@@ -16,11 +16,11 @@ import pytest
 from commands import environment
 from rich.console import Console
 
-from onward.agent.observer import JobView, RankView
+from onward.agent.observer import JobView, Outcome, RankView
 from onward.cli.live import Scene, draw, one_line
 from onward.cli.pen import HELD_LINES, Pen
 from onward.cli.screen import PlainScreen, colours_wanted, tamed
-from onward.cli.story import cures, opening
+from onward.cli.story import cures, opening, summary
 from onward.core.facts import FaultReport
 from onward.core.incident import Incident
 
@@ -135,6 +135,13 @@ def test_of_a_script_without_the_library_nobody_knows_what_is_lost() -> None:
     assert "lost" not in cures(incident(policy="exit", why=(AGAIN,)).closed(11.0))
     assert cures(incident(policy="dump", why=(AGAIN,), lost=0)).endswith("0 steps lost")
     assert "lost" not in cures(replace(healed(), lost=0)), "a step that is redone in place never was"
+
+
+def test_where_nobody_counted_steps_the_summary_does_not_either() -> None:
+    done = Outcome(exit_code=0, phase="Succeeded", reason="", root_cause=None, elapsed_s=2.0, log_dir="/logs")
+    assert summary(done) == "Succeeded: 0 incidents, 2.0 s; logs in /logs"
+    assert "0 steps, 0 incidents, 5 steps lost" in summary(replace(done, steps_lost=5))
+    assert "1 step, 0 incidents, 0 steps lost, goodput 100.0%" in summary(replace(done, steps=1))
 
 
 def test_one_that_nothing_cured_is_one_line_with_the_reason() -> None:
