@@ -89,6 +89,7 @@ class Diary:
     def __init__(self, inner: Observer, path: Path) -> None:
         self._inner = inner
         self._path = path
+        self._told = ""  # the last line about an incident
 
     def line(self, rank: int, stream: str, text: str) -> None:
         self._inner.line(rank, stream, text)
@@ -107,7 +108,10 @@ class Diary:
         state = "open" if is_open else f"{end} after {incident.total_ms:.0f} ms ({times})"
         last = f"; {incident.why[-1]}" if incident.why and not is_open else ""
         lost = f"; {counted(incident.lost, 'step')} lost" if incident.lost is not None and not is_open else ""
-        self._write(f"incident {incident.number} {state}: {incident.headline()}{last}{lost}")
+        text = f"incident {incident.number} {state}: {incident.headline()}{last}{lost}"
+        if text != self._told:  # one that is open comes again with every decision, and those are written by themselves
+            self._told = text
+            self._write(text)
         self._inner.incident(incident, is_open)
 
     def status(self, view: JobView) -> None:
