@@ -254,6 +254,8 @@ def test_exit_goes_on_from_the_newest_checkpoint(jobs, tmp_path, at):
     assert result.policies() == ["exit"]
     whys = result.incidents[0]["why"]
     assert any("resuming from the checkpoint of step 15" in why for why in whys), whys
+    assert result.incidents[0]["steps_lost"] == result.outcome["steps_lost"] == 3
+    assert "resuming from the checkpoint of step 15; 3 steps lost\n" in result.err, "on screen too"
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)
 
 
