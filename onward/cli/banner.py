@@ -13,6 +13,7 @@ from typing import Any
 from onward.agent.logs import last_error, last_traceback
 from onward.agent.observer import NO_PROCESS, Ended, Outcome
 from onward.core.facts import FaultReport
+from onward.core.words import counted
 
 WIDTH = 88
 TRACEBACK_LINES = 60
@@ -139,7 +140,7 @@ def _never_was(fault: FaultReport, ended: Ended | None) -> bool:
 
 
 def _ended_early(fault: FaultReport) -> str:
-    when = f"after {fault.step} steps" if fault.step > 0 else "before its first step ended"
+    when = f"after {counted(fault.step, 'step')}" if fault.step > 0 else "before its first step ended"
     theirs = f"had done {fault.others} and went on" if fault.others >= 0 else "went on"
     return f"rank {fault.rank} ended its script {when}, while the others {theirs}"
 

@@ -8,7 +8,7 @@ from onward.core.facts import FaultReport
 from onward.core.faults import IDENTICAL_LIMIT, first_seen, own_bug, times_seen
 from onward.core.job import Decision, Job, Phase, next_generation
 from onward.core.policy import Policy
-from onward.core.words import all_ranks
+from onward.core.words import all_ranks, counted
 
 
 def root_cause(job: Job) -> FaultReport | None:
@@ -57,7 +57,8 @@ def why_not_again(job: Job) -> tuple[FaultReport, str, bool] | None:
     if bug is not None:
         return *bug, False
     if job.restarts_used >= job.limits.max_restarts:
-        return job.incident.root_cause, f"the limit of {job.limits.max_restarts} restarts is used up", True
+        limit = counted(job.limits.max_restarts, "restart")
+        return job.incident.root_cause, f"the limit of {limit} is used up", True
     worst = max(job.incident.faults, key=lambda f: times_seen(job, f))
     if times_seen(job, worst) >= IDENTICAL_LIMIT:
         return first_seen(job, worst), f"the same failure {IDENTICAL_LIMIT} times with no progress", False

@@ -34,7 +34,7 @@ from onward.core.job import (
 )
 from onward.core.policy import Policy
 from onward.core.saving import climb
-from onward.core.words import ranks_named
+from onward.core.words import counted, ranks_named
 
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
 CAUSE_S = 1.0
@@ -145,7 +145,8 @@ def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Pol
     if here and Policy.RECOVER_IN_PLACE not in job.policies:
         return Policy.EXIT, f"{head}; recover-in-place is not configured"
     if job.restarts_used + len(here) > job.limits.max_restarts:
-        return Policy.EXIT, f"{head}; the limit of {job.limits.max_restarts} process restarts is used up"
+        limit = counted(job.limits.max_restarts, "process restart")
+        return Policy.EXIT, f"{head}; the limit of {limit} is used up"
     if len(dead) == len(job.ranks):
         return Policy.EXIT, f"{head}; no rank is left that holds the state"
     if lost and Policy.RECOVER not in job.policies:

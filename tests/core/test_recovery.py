@@ -418,7 +418,7 @@ def test_the_budget_counts_processes_and_ends_with_the_root_cause() -> None:
     assert d.job.phase is Phase.FAILED
     assert d.job.root_cause is not None
     assert (d.job.root_cause.rank, d.job.root_cause.text) == (2, "SIGSEGV")
-    assert "limit of 1" in d.job.reason
+    assert "limit of 1 restart is used up" in d.job.reason
     assert len(d.closed) == 2
     assert d.job.incident is None
 
