@@ -7,6 +7,7 @@ from collections.abc import Callable
 from onward.core.facts import Stage
 from onward.errors import StateError, WireError
 from onward.log import get_logger
+from onward.title import take_place
 from onward.train.link import Interrupted
 from onward.train.protected import Manifest
 from onward.train.rank import Rank
@@ -113,6 +114,8 @@ class Fence:
         assert after is not None
         if after.generation > order.generation:
             return False
+        if rank.spare:
+            take_place()
         rank.spare, rank.begun, rank.holds, rank.resumed = False, True, True, False
         rank.page.set("step", self._tx.step)
         rank.page.touch("progress_ns")
