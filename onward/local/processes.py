@@ -31,9 +31,8 @@ class Part:
 
 def parts(plan: Plan) -> list[Part]:
     """In the order in which they are started."""
-    found = [Part("api", ("onward.local.api", "--port", str(plan.port)))]
-    if plan.network == "pods":
-        found.append(Part("network", ("onward.local.network",)))
+    found = [Part("api", ("onward.local.api", "--port", str(plan.port), "--service-range", plan.service_cidr))]
+    found.append(Part("network", ("onward.local.network",)))
     found.append(Part("controllers", ("onward.local.controllers",)))
     found.append(Part("operator", ("onward.local.operating",)))
     found += [Part(node.name, ("onward.local.node", "--name", node.name)) for node in plan.nodes]

@@ -17,6 +17,7 @@ from onward.kube.definitions import CRDS
 from onward.kube.objects import NODES, SERVICES, Obj, key_of, name_of
 from onward.local import kubeconfig, processes, wiring
 from onward.local import plan as plans
+from onward.local.controllers.system import services
 from onward.local.plan import Plan
 
 READY_S = 60.0
@@ -196,9 +197,10 @@ async def _waiting_for(client: Client, plan: Plan, state: Path) -> str:
     missing = [name for name in wanted if not is_ready(nodes.get(name))]
     if missing:
         return f"nodes {', '.join(missing)}"
-    services = {key_of(s) for s in (await client.list(SERVICES))["items"]}
-    if not {"default/kubernetes", "kube-system/kube-dns"} <= services:
-        return "services kubernetes and kube-dns"
+    there = {key_of(s) for s in (await client.list(SERVICES))["items"]}
+    missing = [name_of(s) for s in services(plan) if key_of(s) not in there]
+    if missing:
+        return f"services {', '.join(missing)}"
     names = {node.name for node in plan.nodes}
     parts = [part.name for part in processes.parts(plan) if part.name not in names]
     dead = [name for name in parts if not processes.running(state, name)]

@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Iterable
 
 from onward.errors import OnwardError
-from onward.local.plan import SERVICE_CIDR, NodePlan, Plan
+from onward.local.plan import NodePlan, Plan
 
 COMMAND_S = 30.0
 OCTETS = range(200, 250)
@@ -114,7 +114,7 @@ class Wiring:
                 "link add br0 type bridge",
                 f"addr add {plan.switch_address}/24 dev br0",
                 "link set br0 up",
-                f"route add local {SERVICE_CIDR} dev lo",
+                f"route add local {plan.service_cidr} dev lo",
             ],
             self.switch,
         )
