@@ -109,7 +109,7 @@ def load(state: Path) -> Plan:
     except FileNotFoundError as e:
         raise OnwardError(f"no cluster in {state}; onward up makes one") from e
     except (OSError, ValueError, TypeError, KeyError) as e:
-        raise OnwardError(f"{state / FILE} cannot be read ({e}); onward down --force removes what is there") from e
+        raise OnwardError(f"{state / FILE} cannot be read ({e}); onward down removes what is there") from e
 
 
 def uniform(count: int, cpus: str, memory: str, gpus: int, npus: int = 0) -> list[NodePlan]:

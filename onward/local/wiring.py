@@ -130,7 +130,8 @@ class Wiring:
             ]
         )
 
-    def build_node(self, node: NodePlan) -> None:
+    def build_node(self, node: NodePlan, connected: bool = True) -> None:
+        """`connected`: not if it is cut off; a process that is started anew must not mend that."""
         name, plan = self.node(node), self._plan
         self._make(name)
         links = _ip("-n", name, "-json", "link", "show")
@@ -163,7 +164,7 @@ class Wiring:
         )
         _batch(
             [
-                f"link set n{node.number} master br0 up",
+                f"link set n{node.number} master br0 {'up' if connected else 'down'}",
                 f"route add {plan.pod_cidr(node)} via {plan.node_address(node)}",
             ],
             self.switch,

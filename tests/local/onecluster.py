@@ -62,6 +62,9 @@ class OneCluster:
         return asyncio.run_coroutine_threadsafe(go(), self._loop).result(timeout_s)
 
     def down(self) -> None:
+        """Once; a second time there is nothing to do."""
+        if self._loop.is_closed():
+            return
         self.call(self.client.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)

@@ -27,7 +27,7 @@ def runs(cluster: OneCluster) -> OneCluster:
     return cluster
 
 
-@pytest.mark.parametrize("part", ["node-1", "controllers", "network", "api", "supervisor", "guard"])
+@pytest.mark.parametrize("part", ["node-1", "controllers", "operator", "network", "api", "supervisor", "guard"])
 def test_kill_9_of(runs: OneCluster, part: str) -> None:
     before, old = runs.pids("kill-runs"), runs.part(part)
     assert len(before) == 1
