@@ -19,7 +19,7 @@ lint: $(STAMP)
 
 # What a user of the API meets, against a real kube-apiserver: the transcript of requests (KUBECONFIG, or
 # KUBEBUILDER_ASSETS), and with KUBECONFIG the stories of kubectl and the Python client.
-API_TESTS := $(addprefix tests/local/api/test_,transcript.py kubectl.py python_client.py crd_ascendjob.py)
+API_TESTS := $(addprefix tests/local/api/test_,transcript.py kubectl.py python_client.py)
 test-cluster: $(STAMP)
 	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q $(API_TESTS)
 
