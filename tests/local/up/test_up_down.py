@@ -14,7 +14,7 @@ from onward.local import kubeconfig, plan
 from onward.local.__main__ import main
 
 
-def test_a_second_up_changes_nothing(cluster: OneCluster) -> None:
+def test_a_second_up_changes_nothing(cluster: OneCluster, tmp_path: Path) -> None:
     before = (cluster.state / "cluster.json").read_text()
     p = onward_local("up", state=cluster.state)
     assert "up already: 3 nodes" in p.stdout
@@ -23,6 +23,14 @@ def test_a_second_up_changes_nothing(cluster: OneCluster) -> None:
     assert p.returncode == 2
     assert "it has 3 nodes, not 5" in p.stderr
     assert "nvidia.com/gpu 2, not 1" in p.stderr
+    same = ["--node-file", str(cluster.state.parent / "nodes.yaml"), "--gpus", "2", "--cpus", "8", "--memory", "16Gi"]
+    assert "nothing was changed" in onward_local("up", *same, state=cluster.state).stdout
+    other = tmp_path / "other.yaml"
+    other.write_text("nodes: [{name: node-1}]\n")
+    words = ["--node-file", str(other), "--evict-after", "7"]
+    p = onward_local("up", *words, state=cluster.state, check=False)
+    assert p.returncode == 2
+    assert f"its nodes are not those of {other}; its --evict-after is 1, not 7" in p.stderr
     assert (cluster.state / "cluster.json").read_text() == before
 
 
