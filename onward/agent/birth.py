@@ -71,6 +71,7 @@ class Births:
             cwd=os.getcwd(),
             out=str(out),
             err=str(err),
+            claim=self._places.claim(p),
         )
 
     def _master_port(self, attempt: int) -> int:

@@ -30,6 +30,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     out: str  # log files
     err: str
+    claim: str = ""  # see `claimed`
 
     def packed(self) -> bytes:
         """As ASCII. Not by msgspec: an environment and a path may hold any bytes, not only UTF-8."""
@@ -38,6 +39,19 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def unpacked(data: bytes | str) -> RankSpec:
         return msgspec.convert(json.loads(data), RankSpec)
+
+
+def claimed(path: str, pid: int) -> int:
+    """Whose it is to be a process: that of the first who asks, for good. 0: no fork may be it any more.
+
+    A warm parent that dies may or may not have forked, and a fork may come to life late: this decides between it and
+    the process that is started in its place.
+    """
+    try:
+        os.symlink(str(pid), path)
+        return pid
+    except FileExistsError:
+        return int(os.readlink(path))
 
 
 def become(spec: RankSpec) -> None:

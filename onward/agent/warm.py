@@ -16,7 +16,7 @@ import sys
 import msgspec
 
 from onward.agent.processes import die_with
-from onward.agent.rank import RankSpec, become, leave, run_script
+from onward.agent.rank import RankSpec, become, claimed, leave, run_script
 from onward.wire.frames import FrameReader
 
 
@@ -96,6 +96,8 @@ def main() -> None:
             if answer is None:
                 control.close()
                 become(spec)
+                if claimed(spec.claim, os.getpid()) != os.getpid():
+                    os._exit(70)
                 _apply_threads()
                 leave(run_script(spec))
                 return

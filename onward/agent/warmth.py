@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -12,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from onward.agent.processes import Child, children, disown, run_module
-from onward.agent.rank import RankSpec
+from onward.agent.processes import Child, disown, run_module
+from onward.agent.rank import RankSpec, claimed
 from onward.agent.settings import RunSettings
 from onward.agent.warm import Forked, Ready
 from onward.errors import WireError
@@ -39,7 +38,6 @@ class WarmParent:
         self._stopped = False
         self._tries = 0
         self._reading: asyncio.Task[None] | None = None
-        self._announced: set[int] = set()  # every process that was forked for us and that we know of
 
     @property
     def pid(self) -> int:
@@ -71,7 +69,6 @@ class WarmParent:
             self._tries = 0
             while True:
                 answer = msgspec.json.decode(await read_frame(reader), type=Forked)
-                self._announced.add(answer.pid)
                 future = waiting.pop(answer.process, None)
                 if future is not None and not future.done():
                     future.set_result(answer)
@@ -89,7 +86,6 @@ class WarmParent:
             self._child.signal(signal.SIGKILL)
 
     def _on_exit(self, code: int) -> None:
-        self._end_lost_forks()
         for future in self._waiting.values():
             if not future.done():
                 future.set_result(Forked(0, 0, "the warm parent died"))
@@ -123,19 +119,13 @@ class WarmParent:
         self._writer.write(len(body).to_bytes(4, "big") + body)
         done, _ = await asyncio.wait({future}, timeout=FORK_S)
         if not done and self._child is not None:
-            self._child.signal(signal.SIGKILL)  # else it might wake up and fork, besides the one started in its place
+            self._child.signal(signal.SIGKILL)
             await asyncio.wait({future}, timeout=FORK_S)
         answer = future.result() if future.done() else Forked(spec.process, 0, "no answer")
-        if answer.error:
+        pid = answer.pid or claimed(spec.claim, 0)
+        if not pid:
             self._say(f"the warm parent could not fork ({answer.error}); starting cold")
-        return answer.pid
-
-    def _end_lost_forks(self) -> None:
-        """A rank that was forked and never announced must not run: another is started in its place."""
-        for pid in children() - self._announced:
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
-                if WARM.encode() in f.read():
-                    os.kill(pid, signal.SIGKILL)
+        return pid
 
     def stop(self) -> None:
         self._stopped = True
