@@ -129,6 +129,19 @@ def _check_port(port: int) -> None:
         raise UsageError(f"--port {port} cannot be used ({e}); leave it out and a free one is taken") from e
 
 
+def _check_own_port(state: Path) -> None:
+    """The API keeps its port, which kubeconfigs name; somebody may have taken it while the cluster was down."""
+    if processes.running(state, "api"):
+        return
+    try:
+        port = int((state / "port").read_text())
+        socket.create_server(("127.0.0.1", port)).close()
+    except (FileNotFoundError, ValueError):
+        return
+    except OSError as e:
+        raise UsageError(f"the cluster's port {port} was taken meanwhile ({e}); end who has it, or onward down") from e
+
+
 def _again(asked: argparse.Namespace, state: Path) -> int:
     """There is a cluster already: it is left as it is, or brought back."""
     plan = plans.load(state)
@@ -141,6 +154,7 @@ def _again(asked: argparse.Namespace, state: Path) -> int:
         if asked.merge_kubeconfig:
             print(kubeconfig.merge(state / "kubeconfig"))
         return 0
+    _check_own_port(state)
     print(f"Going on with the cluster in {state}.")
     _start(plan, state)
     _tell(plan, state, asked.merge_kubeconfig)

@@ -146,6 +146,10 @@ def test_pods_that_share_the_network_of_the_machine(tmp_path: Path) -> None:
         # Its objects outlive it when that is asked for.
         onward_local("down", "--keep", state=one.state)
         assert not _answers(port)
+        with socket.create_server(("127.0.0.1", int((one.state / "port").read_text()))):
+            p = onward_local("up", state=one.state, check=False)
+            assert p.returncode == 2
+            assert "was taken meanwhile" in p.stderr
         p = onward_local("up", state=one.state)
         assert "Going on with the cluster" in p.stdout
         one.ready("first")
