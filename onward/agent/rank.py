@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from onward.agent.processes import PR_SET_PDEATHSIG, _libc, die_with
+from onward.title import entitle
 
 
 class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,8 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     script: str
     args: list[str]
     cwd: str
+    role: str  # what `ps` shows: rank3, or spare3
+    job: str  # and of which job
     out: str  # log files
     err: str
     claim: str = ""  # see `claimed`
@@ -57,6 +60,7 @@ def claimed(path: str, pid: int) -> int:
 def become(spec: RankSpec) -> None:
     """Turn this process into the rank: session, environment, streams. Returns when it may run user code."""
     os.setsid()
+    entitle(spec.role, spec.job)
     while os.getppid() != spec.parent:  # until the double fork has handed us over
         if not os.path.exists(f"/proc/{spec.parent}"):
             os._exit(70)

@@ -17,6 +17,7 @@ import msgspec
 
 from onward.agent.processes import die_with
 from onward.agent.rank import RankSpec, become, claimed, leave, run_script
+from onward.title import entitle
 from onward.wire.frames import FrameReader
 
 
@@ -41,7 +42,7 @@ def _import(preload: list[str]) -> list[str]:
         try:
             importlib.import_module(name)
         except Exception as e:
-            problems.append(f"could not preload {name}: {type(e).__name__}: {e}")
+            problems.append(f"could not preload {name} ({type(e).__name__}: {e}); ranks import it by themselves")
     return problems
 
 
@@ -84,6 +85,7 @@ def main() -> None:
     die_with(parent)
     control = socket.socket(fileno=int(sys.argv[3]))
     control.set_inheritable(False)
+    entitle("warm", sys.argv[4])
     problems = _import(preload)
     gc.collect()
     gc.freeze()

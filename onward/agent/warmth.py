@@ -29,6 +29,7 @@ class WarmParent:
 
     def __init__(self, settings: RunSettings, env: dict[str, str], say: Callable[[str], None]) -> None:
         self._preload = ",".join(settings.preload)
+        self._job = settings.name
         self._env = env
         self._say = say
         self._child: Child | None = None
@@ -40,13 +41,18 @@ class WarmParent:
         self._reading: asyncio.Task[None] | None = None
 
     @property
+    def importing(self) -> bool:
+        """One that is there and cannot fork yet."""
+        return self.pid != 0 and self._ready is not None and not self._ready.done()
+
+    @property
     def pid(self) -> int:
         return self._child.pid if self._child is not None and self._child.exit_code is None else 0
 
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
-        command = run_module(WARM, str(os.getpid()), self._preload, str(fd))
+        command = run_module(WARM, str(os.getpid()), self._preload, str(fd), self._job)
         p = subprocess.Popen(command, pass_fds=[fd], env=self._env, stdin=subprocess.DEVNULL, start_new_session=True)
         theirs.close()
         self._child = Child(disown(p), self._on_exit)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launched import Launched, Onward, alive, children, kill, parent, stdout
+from launched import Launched, Onward, alive, children, kill, parent, stdout, title
 from waiting import until
 
 FAMILY = """
@@ -167,6 +167,16 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     assert "libtorch" not in maps(job.manager)
     assert [parent(p) for p in first] == [job.pid] * 2
 
+    assert [title(p) for p in (job.pid, warm, job.manager, job.guard)] == [
+        "onward:job",
+        "warm:job",
+        "manager:job",
+        "guard:job",
+    ]
+    assert [title(p) for p in first] == ["rank0:job", "rank1:job"]
+    spare = until(lambda: [p for p in job.pids("up1") if p != first[1]], "a spare for rank 1")[0]
+    assert title(spare) == "spare1:job"
+
     # The warm parent dies: no rank does, another comes up, and a rank killed afterwards is still replaced.
     kill(warm)
     until(lambda: job.warm not in (0, warm), "a new warm parent")
@@ -174,6 +184,7 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     kill(first[1])
     second = until(lambda: [p for p in job.pids("up1") if p != first[1] and alive(p)], "rank 1 has a new process")
     goes_on(job)
+    assert title(second[0]) == "rank1:job", "a spare that has taken over is called a rank"
     assert alive(first[0])
     assert [alive(p) for p in helpers] == [True, False], "what a rank has started goes with it, and nothing else"
 
@@ -258,6 +269,29 @@ def test_a_warm_parent_that_does_not_stay_up_is_done_without(onward: Onward) -> 
     assert len(job.pids("up", 2)) == 2
     assert len(killed) >= 2
     assert [len(p) for p in job.outcome["pids"].values()] == [1, 1]
+
+
+def test_why_a_replacement_takes_long_is_said(onward: Onward) -> None:
+    """The warm parent was killed with the rank, and the next one has to import torch first."""
+    env = onward.stub_torch()
+    slow, enough = onward.tmp / "slow", onward.tmp / "enough"
+    waits = f"while os.path.exists({str(slow)!r}) and not os.path.exists({str(enough)!r}): time.sleep(0.01)"
+    (onward.tmp / "stub/torch/__init__.py").write_text(f"import os, time\n{waits}\n")
+    script = """
+        tell("up%d" % COUNT, os.getpid())
+        wait_for("finish")
+    """
+    job = onward.start(onward.script(script), warm=True, env=env)
+    first = job.pids("up0", 2)
+    slow.touch()
+    kill(job.warm)
+    kill(first[1])
+    until(lambda: "has still to import torch, so its process starts cold" in job.err, "it is said")
+    enough.touch()
+    job.pids("up1", 2)
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert job.err.count("starts cold") == 1, "once, not for each rank"
 
 
 def test_a_warm_parent_that_hangs_is_not_waited_for_and_forks_nobody_later(onward: Onward) -> None:
