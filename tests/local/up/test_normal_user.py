@@ -168,13 +168,13 @@ def test_what_needs_root_is_an_event(theirs: OneCluster) -> None:
     theirs.until(lambda: theirs.logs("limits") == f"{NOBODY}\n", "it runs as whoever started the cluster")
 
 
-def acjob(script: Path) -> dict[str, Any]:
+def acjob(script: Path, home: Path) -> dict[str, Any]:
     run = [sys.executable, "-m", "onward.cli.main", "run", "--nproc-per-node", "1"]
     container = {
         "name": "ascend",
         "image": "none",
         "command": [*run, str(script), "--steps", "3"],
-        "env": [{"name": "PYTHONPATH", "value": str(ROOT)}],
+        "env": [{"name": "PYTHONPATH", "value": str(ROOT)}, {"name": "TMPDIR", "value": str(home)}],
         "ports": [{"containerPort": 2222, "name": "ascendjob-port"}],
     }
     replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {"containers": [container]}}}
@@ -191,9 +191,9 @@ def acjob(script: Path) -> dict[str, Any]:
     }
 
 
-def test_an_ascendjob_trains(theirs: OneCluster) -> None:
+def test_an_ascendjob_trains(somebody: Somebody, theirs: OneCluster) -> None:
     """Its two pods meet through their service, with the job's secret from their environment: nothing can be mounted."""
-    theirs.call(theirs.client.create(JOBS, acjob(ROOT / "examples/gpt.py"), "default"))
+    theirs.call(theirs.client.create(JOBS, acjob(ROOT / "examples/gpt.py", somebody.home), "default"))
 
     def ended() -> str:
         status = theirs.call(theirs.client.get(JOBS, "gpt", "default")).get("status") or {}
