@@ -17,9 +17,11 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The transcript of API requests against a real kube-apiserver (KUBECONFIG, or KUBEBUILDER_ASSETS).
+# What a user of the API meets, against a real kube-apiserver: the transcript of requests (KUBECONFIG, or
+# KUBEBUILDER_ASSETS), and with KUBECONFIG the stories of kubectl and the Python client.
+API_TESTS := $(addprefix tests/local/api/test_,transcript.py kubectl.py python_client.py)
 test-cluster: $(STAMP)
-	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q tests/local/api/test_transcript.py
+	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q $(API_TESTS)
 
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -q -m nightly
