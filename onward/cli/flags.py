@@ -136,10 +136,25 @@ def _script_problems(script: str, launch: str, env: Mapping[str, str]) -> list[s
             ]
         return [f"program {script} was found neither on PATH nor as a file; give its path"]
     if os.path.isfile(script) or os.path.isfile(os.path.join(script, "__main__.py")):
-        return [] if os.access(script, os.R_OK) else [f"script {script} cannot be read; check its permissions"]
+        if not os.access(script, os.R_OK):
+            return [f"script {script} cannot be read; check its permissions"]
+        return _syntax_problems(script) if script.endswith(".py") and not env.get("PYTHON_EXEC") else []
     if os.path.isdir(script):
         return [f"script {script} is a directory without a __main__.py; give the path of the training script"]
     return [f"script {script} is not a file{_file_meant(script) or '; give the path of the training script'}"]
+
+
+def _syntax_problems(script: str) -> list[str]:
+    """What Python itself would say, said before any process is started."""
+    try:
+        with open(script, "rb") as f:
+            compile(f.read(), script, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as e:
+        where = f" in line {e.lineno}: {e.text.strip()}" if isinstance(e, SyntaxError) and e.text else ""
+        return [f"script {script} is not valid Python: {getattr(e, 'msg', e)}{where}"]
+    except OSError as e:
+        return [f"script {script} cannot be read: {e.strerror}"]
+    return []
 
 
 def _on_path(program: str, env: Mapping[str, str]) -> bool:

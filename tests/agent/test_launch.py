@@ -111,8 +111,9 @@ def test_no_secret_is_on_a_command_line(onward: Onward) -> None:
 @pytest.mark.parametrize("problem", ["script goes", "not python"])
 def test_a_script_that_cannot_be_run(onward: Onward, problem: str) -> None:
     """Whatever is wrong with it, the banner says so."""
-    path = Path(onward.script("def broken(:" if problem == "not python" else "os.remove(__file__); os._exit(1)"))
-    job = onward.run("--max_restarts", "1", str(path), nproc=1)
+    (onward.tmp / "helper.py").write_text("def broken(:")
+    script = onward.script("import helper" if problem == "not python" else "os.remove(__file__); os._exit(1)")
+    job = onward.run("--max_restarts", "1", script, nproc=1)
     assert job.process.returncode == 1
     expected = "SyntaxError" if problem == "not python" else "No such file"
     assert expected in job.err[job.err.index("Root Cause") :]

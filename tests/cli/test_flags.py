@@ -295,6 +295,13 @@ def test_a_directory_with_a_main_is_a_script(tmp_path: Path) -> None:
     assert run("app").script == "app"
 
 
+def test_what_python_could_not_read_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n    pass\n")
+    assert "broken.py is not valid Python: invalid syntax in line 2: def f(:" in problems("broken.py")[0]
+    (tmp_path / "nulls.py").write_bytes(b"x = '\0'\n")
+    assert "nulls.py is not valid Python" in problems("nulls.py")[0]
+
+
 # What is refused
 
 BAD = [
