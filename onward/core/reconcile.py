@@ -35,7 +35,7 @@ from onward.core.jobs import (
     Word,
     Write,
 )
-from onward.core.losses import Loss, find_losses, judge, why_lost
+from onward.core.losses import Loss, find_losses, judge, judge_hopeless, why_lost
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
 SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
@@ -125,6 +125,7 @@ class _Draft:
         if self._past_deadline():
             return
         self._mind_shape()
+        self._mind_beginning()
         if self._mind_losses() or self._mind_success():
             return
         self._mind_survivors()
@@ -205,12 +206,21 @@ class _Draft:
             self.word = Word(RESTARTING, "jobRestarting", f"Job {job.key} is restarting because {text}.")
             self.why.append(text)
 
+    def _mind_beginning(self) -> None:
+        """Somebody is in charge inside the pods that stay: a pod that comes later joins, and begins nothing."""
+        known = self.seen.insight.pods if self.seen.insight is not None else frozenset()
+        if any(p.uid in known and p.wave >= self.record.floor for p in self.here.values()):
+            self.record = replace(self.record, begun=self.record.floor)
+
     def _mind_losses(self) -> bool:
         """Count what was lost. True: the job has failed with it."""
         losses = find_losses(self.job, replace(self.seen, record=self.record))
-        if not losses:
+        if losses:
+            verdict = judge(self.job, losses, self.seen, self.now)
+        elif self.seen.hopeless and all(p.wave >= self.record.floor for p in self.here.values()):
+            verdict = judge_hopeless(self.job, self.seen)
+        else:
             return False
-        verdict = judge(self.job, losses, self.seen, self.now)
         self.why.append(verdict.why)
         if verdict.fatal:
             self._fail("JobFailed", verdict.fatal)
@@ -302,11 +312,13 @@ class _Draft:
         return ready
 
     def _make_pods(self) -> None:
-        avoid = tuple(node for node, at in self.record.avoid if self.now - at < AVOID_S)
+        r = self.record
+        avoid = tuple(node for node, at in r.avoid if self.now - at < AVOID_S)
         for place in self.job.places():
-            if place not in self.here and place not in self.held and not self.record.is_done(place):
+            if place not in self.here and place not in self.held and not r.is_done(place):
                 prefer = self.seen.previous.get(place, "")
-                self.writes.append(MakePod(place, self.record.wave, "" if prefer in avoid else prefer, avoid))
+                prefer = "" if prefer in avoid else prefer
+                self.writes.append(MakePod(place, r.wave, prefer, avoid, r.floor, r.begun == r.floor))
 
     def _mind_launch(self) -> None:
         """From now on a pod that is missing is one that was lost."""

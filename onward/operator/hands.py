@@ -118,7 +118,9 @@ class Hands:
         memory = self._eyes.memory(sight.obj)
         address = str(sight.service["spec"]["clusterIP"]) if sight.service is not None else ""
         around = Surroundings(
-            leader_address="" if address == "None" else address, managers=_managers(sight, memory, write.wave)
+            leader_address="" if address == "None" else address,
+            others=_managers(sight, memory, write),
+            joins=write.joins,
         )
         role, index = write.place
         pod = pods.pod(job, role, index, wave=write.wave, around=around, prefer=write.prefer, avoid=write.avoid)
@@ -218,10 +220,10 @@ async def gone(client: Client, resource: Resource, obj: Obj) -> bool:
     return uid_of(there) != uid_of(obj)
 
 
-def _managers(sight: Sight, memory: Memory, wave: int) -> tuple[str, ...]:
+def _managers(sight: Sight, memory: Memory, new: MakePod) -> tuple[str, ...]:
     """Where those are whom a new pod is to join; nobody, when all are new."""
-    floor = sight.seen.record.floor
-    going = [p for p in sight.seen.pods if floor <= p.wave < wave and p.phase == "Running" and p.deleting is None]
+    before = [p for p in sight.seen.pods if new.floor <= p.wave < new.wave]
+    going = [p for p in before if p.phase == "Running" and p.deleting is None]
     addresses = [str((sight.pods[p.name].get("status") or {}).get("podIP") or "") for p in going]
     alive = [f"{address}:{MANAGER_PORT}" for address in addresses if address]
     hosts = {door.rpartition(":")[0] for door in alive}

@@ -9,7 +9,7 @@ import pytest
 
 from onward.core.facts import RankFacts, Scope, Stage
 from onward.core.job import Job, Limits, Phase, new_job
-from onward.core.membership import Electorate, Member, Outlook, fill, vote
+from onward.core.membership import Electorate, Member, Outlook, fill, nobody_left, vote
 from onward.core.policy import parse_policies
 from onward.core.recovery import advance
 from onward.core.succession import inherited, overtaken
@@ -45,6 +45,8 @@ def test_who_is_known_to_be_gone_is_not_counted_but_somebody_must_be_left() -> N
     e = Electorate((A, B), seat="a")
     assert vote([e], following(B, gone=(A,))).enough
     assert not vote([e], following(gone=(A, B))).enough
+    assert nobody_left([Electorate((B, C)), e], {"a", "b"}), "there will never be a majority"
+    assert not nobody_left([Electorate((B, C)), e], {"a", "c"})
 
 
 def test_each_electorate_has_a_say() -> None:

@@ -272,3 +272,35 @@ def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
     late = decide(job, seen, NOW + 6)
     assert made(late) == [("Worker", 1)]
     assert late.record.charged == 1
+
+
+def test_a_pod_that_comes_later_joins_where_somebody_is_in_charge_and_begins_where_nobody_was() -> None:
+    job = replace(JOB, keeps_others=True, recovers=True)
+    known = Insight(recovers=True, pods=frozenset({"uid-0", "uid-1"}))
+    lost = replace(GOING, pods=PODS[:2])
+    early = [w for w in decide(job, lost, NOW).writes if isinstance(w, MakePod)]
+    later = [w for w in decide(job, replace(lost, insight=known), NOW).writes if isinstance(w, MakePod)]
+    assert [(w.floor, w.joins) for w in early + later] == [(0, False), (0, True)]
+    assert decide(job, replace(GOING, insight=known), NOW).record.begun == 0, "that outlives the operator"
+    anew = replace(GOING.record, wave=1, floor=1, begun=0)
+    old = replace(lost, record=anew, insight=known)
+    assert decide(job, old, NOW).record.begun == 0, "the manager of pods that are to go is nobody to join"
+
+
+def test_when_those_inside_cannot_go_on_all_begin_anew_and_that_is_counted_once() -> None:
+    job = replace(JOB, keeps_others=True, recovers=True, backoff_limit=1)
+    seen = replace(GOING, hopeless="all are gone")
+    plan = decide(job, seen, NOW)
+    assert (plan.record.wave, plan.record.floor, plan.record.charged) == (1, 1, 1)
+    assert len(dropped(plan)) == 3
+    assert plan.word is not None
+    assert plan.word.message == "Job ns/job is restarting because all are gone."
+    again = decide(job, replace(seen, record=plan.record, word=plan.word), NOW)
+    assert again.record == plan.record
+    over = decide(job, replace(seen, record=replace(GOING.record, charged=1)), NOW)
+    assert state(over) == ("Failed", "JobFailed")
+
+
+def test_a_pod_of_a_new_beginning_does_not_look_for_those_who_are_to_go() -> None:
+    plan = decide(JOB, replace(GOING, pods=PODS[:2]), NOW)
+    assert [(w.wave, w.floor) for w in plan.writes if isinstance(w, MakePod)] == [(1, 1)]
