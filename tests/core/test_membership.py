@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from onward.core.facts import RankFacts, Scope, Stage
+from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.job import Job, Limits, Phase, new_job
 from onward.core.membership import Electorate, Member, Outlook, fill, nobody_left, vote
 from onward.core.policy import parse_policies
@@ -141,3 +141,20 @@ def test_a_vacant_place_in_a_start_is_not_waited_for_by_starting_the_others_agai
     assert failed.phase is Phase.FAILED
     assert failed.reason == "no node took the place of node 1 within 600 s"
     assert failed.restarts_used == start.restarts_used
+
+
+@pytest.mark.parametrize(("policies", "waits"), [("recover,elastic-training", True), ("elastic-training", False)])
+def test_without_recover_the_others_go_on_at_once_when_a_node_is_lost(policies: str, waits: bool) -> None:
+    before = job(policies=parse_policies(policies))
+    lost = FaultReport("node", 1, before.incarnations[1], text="it is gone", at=10.0)
+    facts = {r: replace(f, elastic=True) for r, f in ranks().items()}
+    told = {0: facts[0], 1: replace(facts[1], fault=lost)}
+    outlook = following(A, gone=(B,))
+    paused = advance(before, told, 10.0, outlook).job
+    assert (paused.phase, paused.places) == (Phase.PAUSING, (A, None))
+    at_fence = {0: replace(facts[0], stage=Stage.PAUSED, generation=paused.generation)}
+    after = advance(paused, at_fence, 11.0, outlook).job
+    assert after.absent == (() if waits else (1,))
+    assert after.phase is (Phase.PAUSING if waits else Phase.FORMING)
+    late = advance(after, at_fence, 11.0 + (after.limits.reschedule_s if waits else 0.0), outlook).job
+    assert late.absent == (1,)

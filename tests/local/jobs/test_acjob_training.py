@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acjobs_on_nodes import Jobs, Obj, a_job, last, training
+from acjobs_on_nodes import Jobs, a_job, training
+from by_kubectl import Obj, last
 from onecluster import OneCluster, onward_local
 
 STEPS = 100
