@@ -19,3 +19,8 @@ def get_logger(name: str) -> logging.Logger:
         branch.propagate = False
         branch.setLevel(os.environ.get("ONWARD_LOG", "WARNING").upper())
     return logging.getLogger(name if name.startswith("onward") else f"onward.{name}")
+
+
+def tell_all() -> None:
+    """In a process that has no other voice: what it does is logged, unless ONWARD_LOG says otherwise."""
+    get_logger("onward").setLevel(os.environ.get("ONWARD_LOG", "INFO").upper())

@@ -391,9 +391,14 @@ class _Draft:
                 hint = f"kubectl get podgroup -n {self.job.namespace} shows what it says"
                 return Word(CREATED, "PodGroupNotInitialized", f"{text} {hint}")
         if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
-            why = gang.text or "cluster resource is not enough"
-            return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")
+            return self._pending(gang.text or "cluster resource is not enough")
+        unplaced = next((p for p in self.here.values() if p.phase == "Pending" and not p.node and p.text), None)
+        if self.job.gang and unplaced is not None:
+            return self._pending(unplaced.text)
         return self._just_created()
+
+    def _pending(self, why: str) -> Word:
+        return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")
 
     def _just_created(self) -> Word:
         return Word(CREATED, "JobCreated", f"Job {self.job.key} is created.")

@@ -182,7 +182,7 @@ class Hands:
                 return
             raise
         same = left.get("kind") == resource.kind and uid_of(left) == uid_of(obj)
-        if same and left["metadata"].get("deletionTimestamp") and options.get("gracePeriodSeconds") != 0:
+        if same and left["metadata"].get("deletionGracePeriodSeconds"):  # without time to end, it is gone already
             informer.learn(left)
 
     async def _is_another(self, resource: Resource, obj: Obj) -> bool:

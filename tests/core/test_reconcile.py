@@ -73,6 +73,17 @@ def test_pods_wait_for_the_gang() -> None:
     assert len(made(decide(replace(JOB, gang=False), there, NOW))) == 3
 
 
+def test_why_pods_that_were_made_find_no_place_is_said() -> None:
+    text = "0/3 nodes are available: 3 node(s) didn't match node selector"
+    pods = tuple(replace(p, phase="Pending", node="", text=text) for p in PODS)
+    plan = decide(JOB, replace(GOING, word=CREATED, pods=pods, gang=Gang("Inqueue")), NOW)
+    assert state(plan) == ("Created", "PodGroupPending")
+    assert plan.word is not None
+    assert plan.word.message.endswith(text)
+    placed = replace(GOING, word=plan.word, pods=tuple(replace(p, phase="Pending") for p in PODS))
+    assert state(decide(JOB, placed, NOW)) == ("Created", "JobCreated")
+
+
 def test_what_could_not_be_written_is_said() -> None:
     there = replace(NEW, secret=True, record=Record(started_at=NOW), word=CREATED)
     for what, reason in (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed")):

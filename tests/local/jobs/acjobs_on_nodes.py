@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from by_kubectl import Kubectl, Obj, of_pods
 from onecluster import ROOT, OneCluster
 
+from onward.agent.chaos import parse_chaos
 from onward.agent.control import Control, running_jobs
 
 ANYWHERE = [{"key": "dedicated", "operator": "Exists"}]  # the third node of the tests is tainted
@@ -27,14 +29,26 @@ class Jobs(Kubectl):
 
     def ranks(self, pod: str) -> dict[int, int]:
         """rank -> pid of the ranks that train in a pod."""
+        with self._control(pod) as control:
+            view = control.status().view if control is not None else None
+        return {r.rank: r.pid for r in view.ranks} if view is not None else {}
+
+    def inject(self, pod: str, spec: str) -> None:
+        """What `onward chaos` does to a running job, by the agent in this pod."""
+        with self._control(pod) as control:
+            assert control is not None, f"nothing trains in {pod}"
+            control.inject(list(parse_chaos([spec], 2)))
+
+    @contextlib.contextmanager
+    def _control(self, pod: str) -> Iterator[Control | None]:
         pids = self.cluster.pids(pod)
-        for entry in running_jobs():
-            if entry.pid in pids:
-                control = Control(entry)
-                view = control.status().view
+        entry = next((job for job in running_jobs() if job.pid in pids), None)
+        control = Control(entry) if entry is not None else None
+        try:
+            yield control
+        finally:
+            if control is not None:
                 control.close()
-                return {r.rank: r.pid for r in view.ranks} if view is not None else {}
-        return {}
 
     def manager(self, pod: str) -> int:
         """The pid of the manager that a pod hosts."""

@@ -42,7 +42,8 @@ class Kubectl:
         return found
 
     def apply(self, *jobs: Obj) -> None:
-        self.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, jobs)))
+        whole = {"apiVersion": "v1", "kind": "List", "items": jobs}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(whole))
 
     def patch(self, name: str, patch: Obj) -> None:
         self.kubectl("patch", "acjob", name, "--type=merge", "-p", json.dumps(patch))
@@ -112,7 +113,9 @@ def last(status: Obj) -> Obj:
     return found
 
 
-def of_pods(name: str, spec: Obj, workers: int = 1, labels: Obj | None = None, notes: Obj | None = None, **run: Any) -> Obj:
+def of_pods(
+    name: str, spec: Obj, workers: int = 1, labels: Obj | None = None, notes: Obj | None = None, **run: Any
+) -> Obj:
     """A job of a master and some workers, with one pod spec for all."""
     template = {"spec": spec}
     return {
