@@ -17,9 +17,11 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The transcript of API requests against a real kube-apiserver (KUBECONFIG, or KUBEBUILDER_ASSETS).
+# Against a real cluster (KUBECONFIG): the transcript of API requests (also KUBEBUILDER_ASSETS), and jobs. Jobs whose pods
+# run need ONWARD_TEST_IMAGE, an image with onward and torch; see docs/operator.md.
 test-cluster: $(STAMP)
-	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q tests/local/api/test_transcript.py
+	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q -m "nightly or not nightly" tests/local/api/test_transcript.py \
+		tests/local/jobs/test_acjob_anywhere.py tests/local/jobs/test_acjob_trains_anywhere.py
 
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -q -m nightly

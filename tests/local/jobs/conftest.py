@@ -34,7 +34,7 @@ def somewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     config = os.environ.get("ONWARD_TEST_KUBECONFIG")
     if not config:
         cluster: OneCluster = request.getfixturevalue("cluster")
-        yield Somewhere(cluster.state / "kubeconfig", "any", sys.executable)
+        yield Somewhere(cluster.state / "kubeconfig", "any", sys.executable, here=True)
         return
     with given(Path(config), tmp_path_factory.mktemp("given")) as found:
         yield found

@@ -33,6 +33,7 @@ class Somewhere:
     kubeconfig: Path
     image: str  # empty: pods cannot run
     python: str = "python"
+    here: bool = False  # on this machine, whose files its pods see
 
 
 @contextlib.contextmanager
