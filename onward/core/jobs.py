@@ -116,6 +116,7 @@ class Gang:
     phase: str = ""
     text: str = ""  # what it says for itself
     current: bool = True  # it asks for what the job asks for
+    made_at: float = 0.0
 
 
 @dataclass(frozen=True)

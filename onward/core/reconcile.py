@@ -383,7 +383,7 @@ class _Draft:
             if errors.get(what):
                 return Word(CREATED, reason, errors[what])
         if self.job.gang and gang is not None and not ready and gang.phase == "":
-            settled_s = self.now - (self.record.started_at or self.now)
+            settled_s = self.now - max(gang.made_at, self.record.started_at or self.now)
             if settled_s < SETTLE_S:
                 self._again(SETTLE_S - settled_s)
             else:
@@ -393,7 +393,7 @@ class _Draft:
         if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
             return self._pending(gang.text or "cluster resource is not enough")
         unplaced = next((p for p in self.here.values() if p.phase == "Pending" and not p.node and p.text), None)
-        if self.job.gang and unplaced is not None:
+        if self.job.gang and unplaced is not None and len(self.here) == self.job.total:
             return self._pending(unplaced.text)
         return self._just_created()
 

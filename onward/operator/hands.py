@@ -106,13 +106,29 @@ class Hands:
                 if service is not None:
                     await self._create(SERVICES, service, self._eyes.services, job)
             case MakeGang(change=False):
-                await self._create(PODGROUPS, pods.pod_group(job), self._eyes.groups, job)
+                await self._make_gang(job)
             case MakeGang():
                 patch = {"spec": pods.pod_group(job)["spec"]}
                 done = await self._client.patch(PODGROUPS, pods.pod_group_name(job), patch, job.namespace)
                 self._eyes.groups.learn(done)
             case MakePod():
                 await self._make_pod(sight, job, write)
+
+    async def _make_gang(self, job: Job) -> None:
+        try:
+            await self._create(PODGROUPS, pods.pod_group(job), self._eyes.groups, job)
+        except ApiError as e:
+            if e.code != 404 or not await self._is_unserved(PODGROUPS):
+                raise
+            text = "PodGroups are not served here (any more); install Volcano, or run onward operator --gang off"
+            raise ApiError(404, "NotServed", text) from e
+
+    async def _is_unserved(self, resource: Resource) -> bool:
+        try:
+            await self._client.request("GET", resource.path(), params={"limit": "1"})
+        except ApiError as e:
+            return e.code == 404
+        return False
 
     async def _make_pod(self, sight: Sight, job: Job, write: MakePod) -> None:
         memory = self._eyes.memory(sight.obj)
@@ -206,7 +222,7 @@ def _check_owner(resource: Resource, there: Obj, job: Job) -> None:
             raise _NotYet()
         whose = "an earlier job of this name"
     what = f"{resource.kind.lower()} {name_of(there)} exists already and belongs to {whose}"
-    raise ApiError(409, "NameTaken", f"{what}; it is left alone")
+    raise ApiError(409, "NameTaken", f"{what}; it is left alone: delete it, or give the job another name")
 
 
 async def gone(client: Client, resource: Resource, obj: Obj) -> bool:

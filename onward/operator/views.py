@@ -124,6 +124,7 @@ def gang_seen(group: Obj, asked: Obj) -> Gang:
         phase=str(status.get("phase") or ""),
         text=str(telling[-1]["message"]) if telling else "",
         current=all(spec.get(key) == value for key, value in asked["spec"].items()),
+        made_at=read_stamp(group["metadata"].get("creationTimestamp")) or 0.0,
     )
 
 
