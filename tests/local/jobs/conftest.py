@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,17 @@ def acjobs(cluster: OneCluster, tmp_path: Path) -> Jobs:
 
 
 @pytest.fixture(scope="session")
-def calm(cluster: OneCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a run in which nothing went wrong has left its last state."""
-    tmp = tmp_path_factory.mktemp("calm")
-    job = Trained(Jobs(cluster, tmp), "calm", tmp, "recover", pace=("--pace", "0"))
-    job.ends_well()
-    return job.digest
+def calm(cluster: OneCluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Where a run of so many steps in which nothing went wrong has left its last state."""
+
+    @cache
+    def of(steps: int) -> Path:
+        tmp = tmp_path_factory.mktemp("calm")
+        job = Trained(Jobs(cluster, tmp), "calm", tmp, "recover", steps=steps, pace=("--pace", "0"))
+        job.ends_well()
+        return job.digest
+
+    return of
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,6 @@ def given(kubeconfig: Path, tmp: Path) -> Iterator[Somewhere]:
         return
     admin = Kubectl(kubeconfig, tmp, SYSTEM)
     with contextlib.ExitStack() as after:
-        has_scheduler = admin.has_gangs()
         for file in sorted(CRDS.glob("*.yaml")):
             _put(admin, list(yaml.safe_load_all(file.read_text())), after)
         admin.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
@@ -53,7 +52,7 @@ def given(kubeconfig: Path, tmp: Path) -> Iterator[Somewhere]:
             objects = list(yaml.safe_load_all((ROOT / f"deploy/{part}.yaml").read_text()))
             _put(admin, [o for o in objects if o["kind"] != "Deployment"], after)
         after.enter_context(_running("operator", [], admin, tmp))
-        if not has_scheduler:
+        if "volcano-scheduler" not in admin.kubectl("get", "deployments", "-A", "-o", "name"):
             after.enter_context(_running("scheduler", ["--scheduler-name", "volcano"], admin, tmp))
         yield here
 

@@ -14,6 +14,7 @@ from trained import START_S, Trained
 
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(600)]
 KILL_MANAGER = "kind=kill-manager,when=recovery"
+STEPS = 400  # the lease of a dead operator lasts 15 s, and it must still find the job at work
 
 
 def in_the_middle(acjobs: Jobs, job: Trained, fault: Callable[[], object]) -> None:
@@ -31,11 +32,11 @@ def both_were_killed(acjobs: Jobs, job: Trained, operator: int) -> None:
 
 @pytest.mark.parametrize("policy", ["retry", "recover-in-place", "recover", "dump", "exit"])
 def test_operator_and_manager_are_killed_in_the_middle(
-    acjobs: Jobs, tmp_path: Path, calm: Path, policy: str
+    acjobs: Jobs, tmp_path: Path, calm: Callable[[int], Path], policy: str
 ) -> None:
     name = f"bare-{policy}"
     flags = ("--dump-dir", str(tmp_path / "dumps")) if policy == "dump" else ()
-    job = Trained(acjobs, name, tmp_path, policy, flags=flags)
+    job = Trained(acjobs, name, tmp_path, policy, flags=flags, steps=STEPS)
     job.trains(step=10)
     faults: dict[str, Callable[[], object]] = {
         "retry": lambda: acjobs.inject(job.worker, "kind=exception,rank=1"),

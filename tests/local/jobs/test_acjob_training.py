@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from onecluster import OneCluster, onward_local
 from trained import START_S, Trained
 
 pytestmark = [pytest.mark.torch]
+Calm = Callable[[int], Path]
 
 
-def test_a_rank_is_killed_and_then_a_pod_is_deleted(acjobs: Jobs, tmp_path: Path, calm: Path) -> None:
+def test_a_rank_is_killed_and_then_a_pod_is_deleted(acjobs: Jobs, tmp_path: Path, calm: Calm) -> None:
     """`recover-in-place`: no pod changes, one process does. `recover`: one pod does, and no process of the other."""
     job = Trained(acjobs, "mended", tmp_path, "recover-in-place,recover")
     job.trains()
@@ -37,7 +39,7 @@ def test_a_rank_is_killed_and_then_a_pod_is_deleted(acjobs: Jobs, tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_the_pod_of_rank_0_is_deleted(acjobs: Jobs, tmp_path: Path, calm: Path) -> None:
+def test_the_pod_of_rank_0_is_deleted(acjobs: Jobs, tmp_path: Path, calm: Calm) -> None:
     """With it go the leader, the manager and the store: the other pod keeps its process all the same."""
     job = Trained(acjobs, "first", tmp_path, "recover")
     job.trains()
@@ -48,7 +50,7 @@ def test_the_pod_of_rank_0_is_deleted(acjobs: Jobs, tmp_path: Path, calm: Path) 
 
 
 @pytest.mark.nightly
-def test_the_pod_of_rank_0_is_deleted_before_it_has_begun(acjobs: Jobs, tmp_path: Path, calm: Path) -> None:
+def test_the_pod_of_rank_0_is_deleted_before_it_has_begun(acjobs: Jobs, tmp_path: Path, calm: Calm) -> None:
     """The others find the new one, wherever they had looked before."""
     job = Trained(acjobs, "early", tmp_path, "recover", labels={"fault-scheduling": "grace", "fault-retry-times": "3"})
     acjobs.wait(lambda: [p["status"]["phase"] for p in acjobs.pods("early")] == ["Running"] * 2, "its pods run")
@@ -59,7 +61,7 @@ def test_the_pod_of_rank_0_is_deleted_before_it_has_begun(acjobs: Jobs, tmp_path
 
 
 @pytest.mark.nightly
-def test_the_other_pod_is_deleted_too_before_the_first_is_replaced(acjobs: Jobs, tmp_path: Path, calm: Path) -> None:
+def test_the_other_pod_is_deleted_too_before_the_first_is_replaced(acjobs: Jobs, tmp_path: Path, calm: Calm) -> None:
     """Nobody is left who knows where the job was: it begins anew, once, and that is counted."""
     job = Trained(acjobs, "both", tmp_path, "recover", labels={"fault-scheduling": "grace", "fault-retry-times": "3"})
     job.trains()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,9 @@ class Trained:
         self.acjobs.kubectl("delete", "acjob", self.name)
         self.acjobs.gone(self.name)
 
-    def ends_like(self, calm: Path, each_once: bool = True) -> None:
+    def ends_like(self, calm: Callable[[int], Path], each_once: bool = True) -> None:
         """Bit for bit as a run in which nothing went wrong, by the word of a script that knows nothing of onward."""
         self.ends_well(each_once)
-        command = [sys.executable, str(ROOT / "examples/digest.py"), str(self.digest), str(calm)]
+        command = [sys.executable, str(ROOT / "examples/digest.py"), str(self.digest), str(calm(self.steps))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
