@@ -114,8 +114,8 @@ class PlayedAgent:
 class Inside:
     """The manager and the agents of a job of two pods."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, fate: Fate) -> None:
+        self.world, self.fate = world, fate
         self.agents: dict[str, PlayedAgent] = {}
         self._tasks: dict[str, asyncio.Future[None]] = {}
 
@@ -141,8 +141,8 @@ class Inside:
             seat=f"agent-{uid_of(self.world.pod(seat))[:8]}",
         )
         sock = socket.create_server((address, 9601))
-        server = ManagerServer(settings, self.token, None)
-        self._tasks[name] = asyncio.ensure_future(server.serve(sock, idle_s=LIMIT_S))
+        self.server = ManagerServer(settings, self.token, None)
+        self._tasks[name] = asyncio.ensure_future(self.server.serve(sock, idle_s=LIMIT_S))
 
     def join(self, pod: str, node: int, knows: PlayedAgent | None = None) -> PlayedAgent:
         """`knows`: it was told the same as that one."""
@@ -160,9 +160,11 @@ class Inside:
 
 
 def tell(real: Access, story: Callable[[World, Inside], Awaitable[None]]) -> None:
+    fate = Fate()
+
     @contextlib.asynccontextmanager
     async def inside(world: World) -> AsyncIterator[Inside]:
-        found = Inside(world)
+        found = Inside(world, fate)
         try:
             yield found
         finally:
@@ -173,7 +175,7 @@ def tell(real: Access, story: Callable[[World, Inside], Awaitable[None]]) -> Non
             world = World(client, f"l-{uuid.uuid4().hex[:8]}")
             world.address = f"127.{os.getpid() % 200 + 20}.{uuid.uuid4().int % 250}"
             await world.build()
-            async with operated(real, world, Fate()), inside(world) as inner:
+            async with operated(real, world, fate), inside(world) as inner:
                 job = a_job("job", 1, {"fault-scheduling": "grace"}, {"recover-strategy": "recover"})
                 await client.create(JOBS, job, world.namespace)
                 await world.until(lambda: world.state("job") == "Running", "it runs")
@@ -295,5 +297,15 @@ def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(real: Acces
         await world.told("job", lambda e: "all who knew where it was are gone" in e, "why")
         env = {e["name"] for e in world.pod("job-worker-0")["spec"]["containers"][0]["env"]}
         assert not {"ONWARD_MANAGER", "ONWARD_STANDBY"} & env, "nobody is there whom they could join"
+
+    tell(real, story)
+
+
+def test_an_operator_that_comes_later_hears_the_manager_though_nothing_happens(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: inner.server.operators == 1, "the manager is heard")
+        inner.fate.kill.set()
+        await world.until(lambda: inner.server.operators == 2, "and by the next operator")
 
     tell(real, story)

@@ -73,7 +73,7 @@ class KillingApi(FaultyApi):
     def __init__(self, access: Access, fate: Fate) -> None:
         super().__init__(access)
         self.fate = fate
-        self.kill = asyncio.Event()
+        self.kill = fate.kill
         self.effective = 0  # writes that changed something
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -129,6 +129,7 @@ class Fate:
     def __init__(self) -> None:
         self.fired = 0
         self.asked: list[tuple[str, str, bool]] = []  # method, path, whether it is a watch
+        self.kill = asyncio.Event()  # set: the operator dies, and another begins
 
     def before(self, request: web.Request) -> str:
         """drop, or a status: the server never hears of it."""
