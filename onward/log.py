@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
 
 _FORMAT = "%(asctime)s.%(msecs)03d onward[%(process)d] %(levelname).1s %(message)s"
+_ON_SCREEN = "%(asctime)s onward: %(message)s"  # as everything else that `onward run` shows
+_TIME = "%H:%M:%S"
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -14,7 +18,7 @@ def get_logger(name: str) -> logging.Logger:
     branch = logging.getLogger("onward")
     if not branch.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(_FORMAT, "%H:%M:%S"))
+        handler.setFormatter(logging.Formatter(_FORMAT, _TIME))
         branch.addHandler(handler)
         branch.propagate = False
         branch.setLevel(os.environ.get("ONWARD_LOG", "WARNING").upper())
@@ -24,3 +28,29 @@ def get_logger(name: str) -> logging.Logger:
 def tell_all() -> None:
     """In a process that has no other voice: what it does is logged, unless ONWARD_LOG says otherwise."""
     get_logger("onward").setLevel(os.environ.get("ONWARD_LOG", "INFO").upper())
+
+
+def as_on_screen() -> None:
+    """The lines of this process are shown among those of `onward run`, and look like them."""
+    for handler in logging.getLogger("onward").handlers:
+        handler.setFormatter(logging.Formatter(_ON_SCREEN, _TIME))
+
+
+class _Teller(logging.Handler):
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(self.format(record))
+
+
+@contextlib.contextmanager
+def told_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """Meanwhile what this process logs is told by somebody else, who says the time and who speaks."""
+    branch = logging.getLogger("onward")
+    old, branch.handlers = branch.handlers, [_Teller(tell)]
+    try:
+        yield
+    finally:
+        branch.handlers = old

@@ -38,6 +38,7 @@ class Births:
             pages.create(page)
             os.makedirs(local_dir, exist_ok=True)
             for path in self._places.logs(p):
+                path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
                 path.touch()
             spec = self._spec(p, self._post(p.attempt, node, master))
             pid = await warm.fork(spec) if warm is not None else 0
@@ -69,8 +70,11 @@ class Births:
             script=s.script,
             args=list(s.script_args),
             cwd=os.getcwd(),
+            role=f"{'spare' if p.spare else 'rank'}{p.rank}",
+            job=s.name,
             out=str(out),
             err=str(err),
+            claim=self._places.claim(p),
         )
 
     def _master_port(self, attempt: int) -> int:

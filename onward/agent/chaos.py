@@ -154,7 +154,9 @@ def _ranks(item: dict[str, Any], kind: str, world_size: int, where: str, problem
         return []
     for r in ranks:
         if not 0 <= r < world_size:
-            problems.append(f"{where}: rank {r} is not one of the {world_size} ranks (0 to {world_size - 1})")
+            last = world_size - 1
+            which = f"one of the {world_size} ranks (0 to {last})" if last else "rank 0, the only one"
+            problems.append(f"{where}: rank {r} is not {which}")
     if kind == "double" and len(ranks) < 2:
         problems.append(f"{where}: double needs two ranks, for example rank=1+2")
     return ranks

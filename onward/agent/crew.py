@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from onward.agent.helpers import Guard
 from onward.agent.ledger import Ledger
 from onward.agent.logic import AgentLogic
 from onward.agent.logs import Follower
-from onward.agent.observer import Observer
+from onward.agent.observer import NO_PROCESS, Observer
 from onward.agent.peers import Peers
 from onward.agent.places import Places
 from onward.agent.processes import Child, kill_tree, reap_orphans
@@ -32,7 +33,6 @@ from onward.errors import WireError
 from onward.wire.frames import decode, pack, read_frame
 from onward.wire.messages import Hello, Injected, encoder, from_rank
 
-NO_PROCESS = 71  # the exit code of one that could not be started
 NO_ROOM_S = 10.0  # between two looks at a machine that had no memory to spare
 
 
@@ -55,13 +55,14 @@ class Crew:
         self._settings, self._logic, self._places, self._peers = settings, logic, places, peers
         self._births, self._ledger, self._witness, self._observer = births, ledger, witness, observer
         self._apply = apply
-        self._guard = Guard(places.run_dir)
+        self._guard = Guard(places.run_dir, settings.name)
         self._warm: WarmParent | None = None
         self._children: dict[int, Child] = {}  # process number -> child
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._followers: dict[int, list[Follower]] = {}
         self._strangers: set[int] = set()  # children that we do not know yet
         self._no_room_until = 0.0
+        self._slow_since = 0  # pid of the warm parent that somebody had to wait for
 
     # ------------------------------------------------------------------------------------------ starting
 
@@ -81,13 +82,16 @@ class Crew:
             return
         if effect.kept_at:
             await self._take_over(p, effect.kept_at)
+        self._say_if_slow(p)
         orders, number, gauges = self._logic.orders, p.number, self._ledger.gauges
         try:
             pid = await self._births.start(p, self._warm, self._logic.node, orders.master if orders else "")
             gauges.open(number, self._places.of(p)[0])
         except OSError as e:
-            self._observer.note(f"rank {p.rank}: could not start a process: {e}")
-            self._apply(self._logic.on_exit(number, NO_PROCESS))
+            what = "a spare" if p.spare else "a process"
+            full = f"; look with df at {self._places.run_dir} and {self._places.log_dir}" if e.errno == ENOSPC else ""
+            self._observer.note(f"rank {p.rank}: could not start {what}: {e}{full}")
+            self._apply(self._logic.on_exit(number, NO_PROCESS, time.monotonic()))
             return
         self._follow(p, *self._places.logs(p))
         gauges.started(number, pid)
@@ -97,6 +101,16 @@ class Crew:
         if p.killed:
             self._children[number].signal(signal.SIGKILL)
         self._apply([])
+
+    def _say_if_slow(self, p: Process) -> None:
+        """A replacement takes milliseconds; people should know why one takes longer. Once for each warm parent."""
+        warm = self._warm
+        if p.spare or p.incarnation < 2 or warm is None or not warm.importing or warm.pid == self._slow_since:
+            return
+        self._slow_since = warm.pid
+        spare = "no spare is ready and " if self._settings.spares != "none" else ""
+        why = f"{spare}the warm parent has still to import torch"
+        self._observer.note(f"rank {p.rank}: {why}, so its process starts cold: seconds, not milliseconds")
 
     async def fetch_local(self, effect: FetchLocal) -> None:
         p = self._logic.processes.get(effect.process)
@@ -222,6 +236,7 @@ class Crew:
             child.signal(signal.SIGKILL)
 
     def _on_exit(self, number: int, code: int) -> None:
+        died_at = time.monotonic()
         self._sweep(number)
         p, pid = self._logic.processes.get(number), self._children[number].pid
         for follower in self._followers.pop(number, []):
@@ -234,7 +249,7 @@ class Crew:
         if p is not None and not p.spare:
             local_rank = p.rank - self._logic.first_rank
             self._ledger.obituaries.dead(p, local_rank, code, self._places.logs(p), self._places.error_file(p))
-        self._apply(self._logic.on_exit(number, code))
+        self._apply(self._logic.on_exit(number, code, died_at))
         self._children.pop(number, None)
         self._ledger.gauges.close(number)
         self.after_exit()

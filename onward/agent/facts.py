@@ -27,6 +27,7 @@ class Process:
     progress: Progress = field(default_factory=Progress)
     sent: RankOrder | None = None
     killed: bool = False
+    died_at: float = 0.0  # on the agent's clock
 
     @property
     def alive(self) -> bool:
@@ -44,8 +45,9 @@ def rank_facts(
     local_steps: tuple[int, ...],
     memory: tuple[tuple[int, ...], tuple[int, ...]],
     begun: int,
+    now: float,
 ) -> RankFacts:
-    """Of a process that is its rank. The last three: what the node holds of the rank outside its process."""
+    """Of a process that is its rank. Three are of what the node holds of the rank outside its process."""
     r = p.report
     whole, local = memory
     stage = Stage(r.stage) if r is not None else Stage.STARTING
@@ -79,6 +81,7 @@ def rank_facts(
         feed=r.feed if r else "",
         follows=r.follows if r else "",
         exit_code=p.exit_code,
+        dead_s=max(0.0, now - p.died_at) if not p.alive else 0.0,
         fault=p.fault,
         progress=p.progress,
     )

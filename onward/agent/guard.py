@@ -4,7 +4,7 @@ Ranks themselves end by the kernel's parent-death signal; their own children (sh
 The launcher writes `+pid mark` and `-pid` lines to our standard input; its end is the end of the launcher, however it
 died. We are in a process group of our own but in the launcher's session, so that the kernel continues a guard that was
 stopped (and hangs up on it, which it ignores) when the launcher is gone. The launcher's private directory, named by our
-argument, goes last: it is memory. Runs with the standard library alone.
+first argument, goes last: it is memory. Runs with the standard library alone.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ def _sweep(pids: dict[int, str]) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    try:
+        with open("/proc/self/comm", "wb") as comm:  # what `ps` shows
+            comm.write(f"guard:{sys.argv[2]}".encode(errors="replace")[:15])
+    except OSError:
+        pass
     pids: dict[int, str] = {}
     clean = False
     for line in sys.stdin:

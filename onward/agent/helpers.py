@@ -28,14 +28,16 @@ NOT_NEEDED = 75  # how a manager ends that has nobody to manage
 class Guard:
     """The agent's side of `guard.py`: it is told which processes there are, and sweeps up should we be killed."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, job: str) -> None:
         self._run_dir = run_dir
+        self._job = job
         self._known: dict[int, str] = {}
         self._over = False
         self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, "-S", "-E", str(Path(__file__).with_name("guard.py")), str(self._run_dir)]
+        script = str(Path(__file__).with_name("guard.py"))
+        command = [sys.executable, "-S", "-E", script, str(self._run_dir), self._job]
         # A process group of its own, in our session: should we be killed while it is stopped, the kernel continues it.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=os.setpgrp)
         self._child = Child(disown(self._process), self._on_exit)
@@ -138,6 +140,7 @@ class OwnManager:
             "rules": s.rules,
             "seat": self._meeting.member.id,
             "job": s.job_name,
+            "name": s.name,
             "journal": str(self._log_dir / "journal"),
         }
         command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())

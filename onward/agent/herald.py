@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from onward.agent.logic import AgentLogic
+from onward.agent.obituary import Obituaries
 from onward.agent.observer import Observer
 from onward.agent.vault import Vault
+from onward.core.words import ranks_named
 from onward.wire.messages import Note, Orders
 
 HINT = (
@@ -17,11 +19,12 @@ HINT = (
 class Herald:
     """Remembers what has been said."""
 
-    def __init__(self, observer: Observer, logic: AgentLogic, vault: Vault) -> None:
+    def __init__(self, observer: Observer, logic: AgentLogic, vault: Vault, obituaries: Obituaries) -> None:
         self.awaited = ""  # what the job waits for
-        self._observer, self._logic, self._vault = observer, logic, vault
+        self._observer, self._logic, self._vault, self._obituaries = observer, logic, vault, obituaries
         self._heard: set[str] = set()  # loud notes
         self._hinted = False
+        self._judged = 0  # the attempt before which the hint was thought of
         self._stands_at: int | None = None  # the place in the last orders
         self._resumed_in = -1
 
@@ -33,7 +36,11 @@ class Herald:
             self._observer.note(note.text)
 
     def say_what_is_missed(self, orders: Orders) -> None:
-        if orders.attempt > 0 and not self._logic.attached and not self._hinted:
+        """Once, and not about an error that recovery would not have helped against."""
+        if orders.attempt == 0 or self._logic.attached or self._hinted or self._judged == orders.attempt:
+            return
+        self._judged = orders.attempt
+        if not self._obituaries.blame_the_script(orders.attempt - 1):
             self._hinted = True
             self._observer.note(HINT)
 
@@ -43,8 +50,8 @@ class Herald:
             name = self._logic.settings.member.name
             self._observer.note(f"standing by as {name}; takes the place of a node that is lost")
         elif self._stands_at is not None and self._stands_at < 0 <= node:
-            ranks = ", ".join(map(str, self._logic.local_ranks))
-            self._observer.note(f"taking the place of node {node}: starting rank {ranks}")
+            ranks = ranks_named(self._logic.local_ranks)
+            self._observer.note(f"taking the place of node {node}: starting {ranks}")
         self._stands_at = node
 
     def say_where_it_begins(self, orders: Orders) -> None:

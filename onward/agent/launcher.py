@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from onward.agent import control
@@ -39,7 +37,8 @@ from onward.agent.witness import Witness
 from onward.core.membership import facts_s
 from onward.core.policy import Policy
 from onward.errors import HungUp, OnwardError, WireError
-from onward.log import get_logger
+from onward.log import get_logger, told_to
+from onward.title import entitle
 from onward.wire.frames import accept_peer, decode, read_frame
 from onward.wire.messages import (
     Beat,
@@ -63,6 +62,7 @@ FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the j
 ONE_SIGNAL_S = 0.5
 QUORUM_S = 1800.0  # a node that no manager can take care of for so long gives up, as the manager itself does
 WRONG_USAGE = 2  # the exit code of a wrong command line: here one that does not fit the job
+MOST_REFUSED = 20  # connections of strangers that are told of one by one
 LAST_SAVE_S = 600.0  # what a job that has succeeded waits for its last checkpoint
 
 
@@ -90,6 +90,7 @@ class Launcher:
         for injection in injections:
             self.witness.expect(injection)
         self.refused = 0  # connections that were not a rank's
+        self._told_refused = 0
 
     # ------------------------------------------------------------------------------------------ life
 
@@ -97,36 +98,41 @@ class Launcher:
         """Run the job to its end and leave nothing behind."""
         s = self.settings
         become_reaper()
+        entitle("onward", s.name)
         self.places = Places(s.log_dir, self.name)
         self.log_dir = self.places.log_dir
         self.observer = Diary(self.observer, self.log_dir / "events.log")
         self._make_logic()
         self.ledger = Ledger(self.name, self.log_dir, self._started_at, self.logic, self.observer, self.witness)
-        self._herald = Herald(self.observer, self.logic, self._vault)
+        self._herald = Herald(self.observer, self.logic, self._vault, self.ledger.obituaries)
         self._make_crew()
         self._manager = OwnManager(s, self._meeting, self.log_dir, self.observer.note)
         line = Line(self._meeting.doors, Patience(), joins=s.standby)
         self._office = Office(self._token, line, self._on_manager, self._send_facts)
         self._sabotage = Sabotage(self.logic, self.crew, self.witness, lambda: self._manager.pid, self._office.send)
         try:
-            self._handle_signals()
-            server = await asyncio.start_unix_server(self._on_connection, path=self.places.socket)
-            if self._meeting.peer_socket is not None:
-                await self._peers.listen(self._meeting.peer_socket)
-            self._publish()
-            self.crew.warm_up()
-            self._spawn(self._office.run())
-            self._spawn(self._tick())
-            await self._done.wait()
-            server.close()
-            return self._outcome()
+            with told_to(self.observer.note):
+                return await self._live()
         finally:
             await self._clean_up()
+
+    async def _live(self) -> Outcome:
+        self._handle_signals()
+        server = await asyncio.start_unix_server(self._on_connection, path=self.places.socket)
+        if self._meeting.peer_socket is not None:
+            await self._peers.listen(self._meeting.peer_socket)
+        self._publish()
+        self.crew.warm_up()
+        self._spawn(self._office.run())
+        self._spawn(self._tick())
+        await self._done.wait()
+        server.close()
+        return self._outcome()
 
     @property
     def name(self) -> str:
         """What people call the job."""
-        return self.settings.job_name or Path(self.settings.script).stem or "job"
+        return self.settings.name
 
     def _publish(self) -> None:
         entry = control.ControlFile(
@@ -343,8 +349,12 @@ class Launcher:
             await self.crew.listen(message, reader)
         except WireError as e:
             self.refused += 1
-            level = logging.INFO if isinstance(e, HungUp) else logging.WARNING
-            log.log(level, "a connection to the agent was refused: %s", e)
+            if isinstance(e, HungUp):
+                log.info("a connection to the agent was refused: %s", e)
+            elif self._told_refused < MOST_REFUSED:  # who knocks without end shall not fill the screen and the disk
+                self._told_refused += 1
+                last = "; further ones are only counted" if self._told_refused == MOST_REFUSED else ""
+                log.warning("a connection to the agent was refused: %s%s", e, last)
         finally:
             writer.close()
 

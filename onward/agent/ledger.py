@@ -41,13 +41,20 @@ class Ledger:
         self._evidence: dict[tuple[int, int], str] = {}  # (rank, incarnation) -> its stacks
         self._loss: float | None = None
         self._started_at = started_at
+        self._began_in = -1  # the generation that began with nothing loaded
+        self._lost_before = 0  # steps, when the incident that is open began
 
     # ------------------------------------------------------------------------------------------ what happens
 
     def on_orders(self, orders: Orders) -> None:
         for order in orders.ranks:
-            if order.want == "form" and order.form is not None and order.generation == orders.generation:
+            if order.form is None or order.generation != orders.generation:
+                continue
+            if order.want == "form":
                 self._tally.agreed(order.form.step)
+            elif order.form.begin and self._began_in != orders.generation:
+                self._began_in = orders.generation
+                self._tally.agreed(0)
 
     def on_incident(self, incident: Incident, is_open: bool) -> None:
         if any(i.number == incident.number for i in self._incidents):
@@ -57,11 +64,16 @@ class Ledger:
         seen = [self._evidence[key] for key in dict.fromkeys(who) if key in self._evidence]
         if seen:
             incident = replace(incident, evidence="\n".join(seen))
+        if self.open_incident is None:
+            self._lost_before = self._tally.lost
         self.open_incident = incident if is_open else None
         self.count()
         if not is_open:
+            if self._logic.attached:
+                incident = replace(incident, lost=self._tally.lost - self._lost_before)
             self._incidents.append(incident)
-            self._tally.closed(incident.total_ms / 1000.0, time.monotonic())
+            noticed_ms = dict(incident.timeline_ms()).get("detect", 0.0)
+            self._tally.closed(incident.total_ms / 1000.0, time.monotonic(), noticed_ms / 1000.0)
             with contextlib.suppress(OSError), open(self.log_dir / "incidents.jsonl", "ab") as f:
                 f.write(msgspec.json.encode(incident) + b"\n")
         self._observer.incident(incident, is_open)

@@ -374,11 +374,11 @@ class AgentLogic:
         p = self.processes.get(message.process)
         return [SendRank(p.number, message.reply)] if p is not None and p.alive else []
 
-    def on_exit(self, number: int, code: int) -> list[Effect]:
+    def on_exit(self, number: int, code: int, now: float) -> list[Effect]:
         p = self.processes.get(number)
         if p is None or not p.alive:
             return []
-        p.exit_code = code
+        p.exit_code, p.died_at = code, now
         self.changed = True
         if p.spare or self.current.get(p.rank) != number:
             del self.processes[number]
@@ -402,7 +402,7 @@ class AgentLogic:
         """`told`: to a manager in office, which knows the record better than anybody."""
         self.version += 1
         self.changed = False
-        ranks = [self._facts_of(self.processes[n]) for _, n in sorted(self.current.items())]
+        ranks = [self._facts_of(self.processes[n], now) for _, n in sorted(self.current.items())]
         seen = self.orders.version if self.orders is not None else 0
         return AgentFacts(
             agent=self.settings.member,
@@ -423,6 +423,6 @@ class AgentLogic:
             late_s=self.late_s,
         )
 
-    def _facts_of(self, p: Process) -> RankFacts:
+    def _facts_of(self, p: Process, now: float) -> RankFacts:
         memory = self._memory_steps(p.rank)
-        return rank_facts(p, self.node, self.saving, self._local_steps(p), memory, self._begun(p))
+        return rank_facts(p, self.node, self.saving, self._local_steps(p), memory, self._begun(p), now)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 START_OF_TRACEBACK = "Traceback (most recent call last):"
+UNREADABLE = ("SyntaxError", "IndentationError", "TabError")  # of a script that is not Python
 _CHUNK = 1 << 16
 _LONGEST = 1 << 14  # a longer line is cut into pieces
 
@@ -74,7 +75,12 @@ def last_traceback(lines: Sequence[str]) -> list[str]:
 
 
 def last_error(lines: Sequence[str]) -> str:
-    """The error itself of the last traceback: the first line after the frames that is not indented."""
+    """The error itself of the last traceback: the first line after the frames that is not indented.
+
+    Of a script that cannot even be read there is no traceback, only the error.
+    """
+    if not last_traceback(lines):
+        return next((line for line in reversed(lines) if line.partition(":")[0] in UNREADABLE), "")
     return next((line for line in last_traceback(lines)[1:] if line and not line.startswith((" ", "\t"))), "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import secrets
@@ -40,6 +41,7 @@ def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     """Bind what has to be bound. UsageError says what is wrong with the addresses given."""
     name = secrets.token_hex(6)
     if not s.several:
+        _check_master_port(s)
         sock = socket.create_server(("127.0.0.1", 0), backlog=64)
         address = _bar(sock)
         member = _member(s, name, "127.0.0.1", peer="", manager=address)
@@ -55,6 +57,27 @@ def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     peers = _bind(local, 0)
     member = _member(s, name, local, peer=_bar(peers), manager=doors[0] if hosts else _bar(sock))
     return Meeting(token, member, doors, sock, hosts, peers)
+
+
+def _check_master_port(s: RunSettings) -> None:
+    """A script of torch's own meets at this port; one with the library has no use for it, and may share it."""
+    if s.master_port is None or s.launch == "module" or _knows_us(s.script):
+        return
+    try:
+        socket.create_server(("", s.master_port)).close()
+    except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            why = why_not_bound(e, s.master_addr, s.master_port, "--master-port, or leave that out for any free one")
+            raise UsageError(f"rank 0 {why}") from e
+
+
+def _knows_us(script: str) -> bool:
+    """Whether the script may use the library: it is enough that it speaks of it."""
+    try:
+        with open(script, "rb") as f:
+            return b"onward" in f.read()
+    except OSError:
+        return True  # a directory, or a program on PATH: not for us to judge
 
 
 def endpoints(s: RunSettings) -> list[tuple[str, int]]:

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 from onward.agent.facts import Process
-from onward.agent.logs import error_file, last_error, tail
+from onward.agent.logs import UNREADABLE, error_file, last_error, tail
 from onward.agent.observer import Ended
 from onward.core.facts import FaultReport
+from onward.core.faults import LOGIC
 from onward.devices import classify_error
 
 TOGETHER_S = 10.0  # an attempt may last for days, with many deaths that were mended
@@ -72,6 +73,11 @@ class Obituaries:
     def _attempt_of(self, ended: Ended | None) -> int:
         last = max(self._failed, default=0)
         return next((n for n, some in self._attempts.items() if ended in some), last)
+
+    def blame_the_script(self, attempt: int) -> bool:
+        """Some process ended in that attempt with an error that nothing but another script cures."""
+        errors = [e.error or last_error(tail(Path(e.err), 200)) for e in self._failed.get(attempt, [])]
+        return any(error.partition(":")[0] in (*UNREADABLE, *LOGIC) for error in errors)
 
     def others(self, ended: Ended | None) -> tuple[Ended, ...]:
         """How other ranks failed in the attempt of `ended`, else in the last that had failures; each the first time."""

@@ -11,9 +11,11 @@ from typing import Protocol
 from onward.core.conditions import Condition
 from onward.core.facts import FaultReport
 from onward.core.incident import Incident
+from onward.core.words import counted
 from onward.wire.view import Fired, JobView, RankView
 
-__all__ = ["Diary", "Ended", "JobView", "Observer", "Outcome", "RankView"]
+NO_PROCESS = 71  # the exit code of a process that could not be started
+__all__ = ["NO_PROCESS", "Diary", "Ended", "JobView", "Observer", "Outcome", "RankView"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Diary:
     def __init__(self, inner: Observer, path: Path) -> None:
         self._inner = inner
         self._path = path
+        self._told = ""  # the last line about an incident
 
     def line(self, rank: int, stream: str, text: str) -> None:
         self._inner.line(rank, stream, text)
@@ -101,8 +104,14 @@ class Diary:
 
     def incident(self, incident: Incident, is_open: bool) -> None:
         times = ", ".join(f"{stage} {ms:.0f}" for stage, ms in incident.timeline_ms())
-        state = "open" if is_open else f"over after {incident.total_ms:.0f} ms ({times})"
-        self._write(f"incident {incident.number} {state}: {incident.headline()}")
+        end = "over" if incident.mended else "given up"
+        state = "open" if is_open else f"{end} after {incident.total_ms:.0f} ms ({times})"
+        last = f"; {incident.why[-1]}" if incident.why and not is_open else ""
+        lost = f"; {counted(incident.lost, 'step')} lost" if incident.lost is not None and not is_open else ""
+        text = f"incident {incident.number} {state}: {incident.headline()}{last}{lost}"
+        if text != self._told:  # one that is open comes again with every decision, and those are written by themselves
+            self._told = text
+            self._write(text)
         self._inner.incident(incident, is_open)
 
     def status(self, view: JobView) -> None:

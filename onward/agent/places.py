@@ -55,6 +55,10 @@ class Places:
     def error_file(self, p: Process) -> Path:
         return self.log_dir / f"rank{p.rank}.{p.number:03d}.error.json"
 
+    def claim(self, p: Process) -> str:
+        """Made by whoever is to be this process."""
+        return str(self.run_dir / f"process{p.number}.claim")
+
     def mark(self, number: int) -> str:
         """Stands in the environment of everything that process `number` starts."""
         return f"{self.run_dir.name}.{number}"

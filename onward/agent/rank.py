@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from onward.agent.processes import PR_SET_PDEATHSIG, _libc, die_with
+from onward.title import entitle
 
 
 class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,8 +29,11 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     script: str
     args: list[str]
     cwd: str
+    role: str  # what `ps` shows: rank3, or spare3
+    job: str  # and of which job
     out: str  # log files
     err: str
+    claim: str = ""  # see `claimed`
 
     def packed(self) -> bytes:
         """As ASCII. Not by msgspec: an environment and a path may hold any bytes, not only UTF-8."""
@@ -40,9 +44,23 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(json.loads(data), RankSpec)
 
 
+def claimed(path: str, pid: int) -> int:
+    """Whose it is to be a process: that of the first who asks, for good. 0: no fork may be it any more.
+
+    A warm parent that dies may or may not have forked, and a fork may come to life late: this decides between it and
+    the process that is started in its place.
+    """
+    try:
+        os.symlink(str(pid), path)
+        return pid
+    except FileExistsError:
+        return int(os.readlink(path))
+
+
 def become(spec: RankSpec) -> None:
     """Turn this process into the rank: session, environment, streams. Returns when it may run user code."""
     os.setsid()
+    entitle(spec.role, spec.job)
     while os.getppid() != spec.parent:  # until the double fork has handed us over
         if not os.path.exists(f"/proc/{spec.parent}"):
             os._exit(70)

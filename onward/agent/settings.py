@@ -76,6 +76,17 @@ class RunSettings:
     pod: str  # the uid of the pod that this runs in; empty: in none
     ignored: tuple[str, ...]  # torchrun's flags that were given and have no meaning here
 
+    @property
+    def name(self) -> str:
+        """What people call the job: as they were told to, else by what it runs."""
+        if self.job_name or self.launch == "module":
+            return self.job_name or self.script
+        path = Path(self.script).absolute()
+        if path.name == "__main__.py" or path.is_dir():
+            path = path.resolve().parent if path.name == "__main__.py" else path.resolve()
+            return path.name or "job"
+        return path.stem or "job"
+
 
 @dataclass(frozen=True)
 class AgentSettings:

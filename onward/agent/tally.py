@@ -18,6 +18,7 @@ class Tally:
         self._step_s = 0.0  # what a step takes, lately
         self._recovering = False
         self._incidents_s = 0.0
+        self._still_s = 0.0  # stood still before the incident that is open was noticed
         self._wasted_s = 0.0  # outside incidents: standing still before one was noticed, or redoing lost steps
 
     def see(self, steps: Sequence[int], recovering: bool, now: float) -> None:
@@ -27,7 +28,7 @@ class Tally:
             if not recovering and low < self._high:
                 self._wasted_s += now - self._seen_at
             elif recovering and not self._recovering:
-                self._wasted_s += max(0.0, now - self._moved_at - self._step_s)
+                self._still_s = max(0.0, now - self._moved_at - self._step_s)
         self._seen_at, self._recovering = now, recovering
         if low < 0:
             return
@@ -48,13 +49,18 @@ class Tally:
             self.lost += self.step - step
             self.step = step
 
-    def closed(self, incident_s: float, now: float) -> None:
-        """An incident is over. What of it lies before our first step, as on a node that joins late, is not ours."""
+    def closed(self, incident_s: float, now: float, noticed_s: float = 0.0) -> None:
+        """An incident is over, whose first part was the time until it was noticed.
+
+        What of it lies before our first step, as on a node that joins late, is not ours.
+        """
         if self._began_at is not None:
             self._incidents_s += min(incident_s, now - self._began_at)
+            self._wasted_s += max(0.0, self._still_s - noticed_s)
+        self._still_s = 0.0
 
     def goodput(self, now: float) -> float:
         """The part of the time since the first step that brought the job forward."""
         if self._began_at is None or now <= self._began_at:
             return 1.0
-        return max(0.0, 1.0 - (self._incidents_s + self._wasted_s) / (now - self._began_at))
+        return max(0.0, 1.0 - (self._incidents_s + self._wasted_s + self._still_s) / (now - self._began_at))

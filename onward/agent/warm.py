@@ -16,7 +16,8 @@ import sys
 import msgspec
 
 from onward.agent.processes import die_with
-from onward.agent.rank import RankSpec, become, leave, run_script
+from onward.agent.rank import RankSpec, become, claimed, leave, run_script
+from onward.title import entitle
 from onward.wire.frames import FrameReader
 
 
@@ -41,7 +42,7 @@ def _import(preload: list[str]) -> list[str]:
         try:
             importlib.import_module(name)
         except Exception as e:
-            problems.append(f"could not preload {name}: {type(e).__name__}: {e}")
+            problems.append(f"could not preload {name} ({type(e).__name__}: {e}); ranks import it by themselves")
     return problems
 
 
@@ -84,6 +85,7 @@ def main() -> None:
     die_with(parent)
     control = socket.socket(fileno=int(sys.argv[3]))
     control.set_inheritable(False)
+    entitle("warm", sys.argv[4])
     problems = _import(preload)
     gc.collect()
     gc.freeze()
@@ -96,6 +98,8 @@ def main() -> None:
             if answer is None:
                 control.close()
                 become(spec)
+                if claimed(spec.claim, os.getpid()) != os.getpid():
+                    os._exit(70)
                 _apply_threads()
                 leave(run_script(spec))
                 return

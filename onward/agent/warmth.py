@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -12,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from onward.agent.processes import Child, children, disown, run_module
-from onward.agent.rank import RankSpec
+from onward.agent.processes import Child, disown, run_module
+from onward.agent.rank import RankSpec, claimed
 from onward.agent.settings import RunSettings
 from onward.agent.warm import Forked, Ready
 from onward.errors import WireError
@@ -30,6 +29,7 @@ class WarmParent:
 
     def __init__(self, settings: RunSettings, env: dict[str, str], say: Callable[[str], None]) -> None:
         self._preload = ",".join(settings.preload)
+        self._job = settings.name
         self._env = env
         self._say = say
         self._child: Child | None = None
@@ -39,7 +39,11 @@ class WarmParent:
         self._stopped = False
         self._tries = 0
         self._reading: asyncio.Task[None] | None = None
-        self._announced: set[int] = set()  # every process that was forked for us and that we know of
+
+    @property
+    def importing(self) -> bool:
+        """One that is there and cannot fork yet."""
+        return self.pid != 0 and self._ready is not None and not self._ready.done()
 
     @property
     def pid(self) -> int:
@@ -48,7 +52,7 @@ class WarmParent:
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
-        command = run_module(WARM, str(os.getpid()), self._preload, str(fd))
+        command = run_module(WARM, str(os.getpid()), self._preload, str(fd), self._job)
         p = subprocess.Popen(command, pass_fds=[fd], env=self._env, stdin=subprocess.DEVNULL, start_new_session=True)
         theirs.close()
         self._child = Child(disown(p), self._on_exit)
@@ -71,7 +75,6 @@ class WarmParent:
             self._tries = 0
             while True:
                 answer = msgspec.json.decode(await read_frame(reader), type=Forked)
-                self._announced.add(answer.pid)
                 future = waiting.pop(answer.process, None)
                 if future is not None and not future.done():
                     future.set_result(answer)
@@ -89,7 +92,6 @@ class WarmParent:
             self._child.signal(signal.SIGKILL)
 
     def _on_exit(self, code: int) -> None:
-        self._end_lost_forks()
         for future in self._waiting.values():
             if not future.done():
                 future.set_result(Forked(0, 0, "the warm parent died"))
@@ -123,19 +125,13 @@ class WarmParent:
         self._writer.write(len(body).to_bytes(4, "big") + body)
         done, _ = await asyncio.wait({future}, timeout=FORK_S)
         if not done and self._child is not None:
-            self._child.signal(signal.SIGKILL)  # else it might wake up and fork, besides the one started in its place
+            self._child.signal(signal.SIGKILL)
             await asyncio.wait({future}, timeout=FORK_S)
         answer = future.result() if future.done() else Forked(spec.process, 0, "no answer")
-        if answer.error:
+        pid = answer.pid or claimed(spec.claim, 0)
+        if not pid:
             self._say(f"the warm parent could not fork ({answer.error}); starting cold")
-        return answer.pid
-
-    def _end_lost_forks(self) -> None:
-        """A rank that was forked and never announced must not run: another is started in its place."""
-        for pid in children() - self._announced:
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
-                if WARM.encode() in f.read():
-                    os.kill(pid, signal.SIGKILL)
+        return pid
 
     def stop(self) -> None:
         self._stopped = True

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from onward.agent.logs import last_error, last_traceback
-from onward.agent.observer import Ended, Outcome
+from onward.agent.observer import NO_PROCESS, Ended, Outcome
 from onward.core.facts import FaultReport
+from onward.core.words import counted
 
 WIDTH = 88
 TRACEBACK_LINES = 60
@@ -57,7 +58,7 @@ def banner(outcome: Outcome, oom_killed: bool = False) -> str:
         lines = ["=" * WIDTH, f"{outcome.script} FAILED", "-" * WIDTH, f"Given up   : {outcome.reason}"]
         return "\n".join([*lines, f"All logs   : {outcome.log_dir}", "=" * WIDTH])
     local = f" (local rank {root['local_rank']})" if root["local_rank"] is not None else ""
-    pid = f"{root['pid']} (incarnation {root['incarnation']})" if root["pid"] else "none: it could not be started"
+    pid = f"{root['pid']} (incarnation {root['incarnation']})" if root["pid"] else ""  # of another node, or none
     rows: list[tuple[str, Any]] = [
         ("time", root["time"]),
         ("host", root["host"]),
@@ -127,12 +128,19 @@ def _explanation(outcome: Outcome, fault: FaultReport, ended: Ended | None) -> t
     trace = last_traceback(log)
     if trace and not fault.early:
         return last_error(log) or fault.text, _cut(trace), "traceback (from its log)"
-    text = _ended_early(fault) if fault.early else fault.text if fault.kind not in ("exit", "signal") else ""
+    if _never_was(fault, ended):
+        return "its process could not be started; events.log says why", "", ""
+    known = fault.text if fault.kind not in ("exit", "signal") else last_error(log)
+    text = _ended_early(fault) if fault.early else known
     return text, "\n".join(log[-LOG_LINES:]), "last lines of its log"
 
 
+def _never_was(fault: FaultReport, ended: Ended | None) -> bool:
+    return ended is None and fault.kind == "exit" and fault.text == f"exit code {NO_PROCESS}"
+
+
 def _ended_early(fault: FaultReport) -> str:
-    when = f"after {fault.step} steps" if fault.step > 0 else "before its first step ended"
+    when = f"after {counted(fault.step, 'step')}" if fault.step > 0 else "before its first step ended"
     theirs = f"had done {fault.others} and went on" if fault.others >= 0 else "went on"
     return f"rank {fault.rank} ended its script {when}, while the others {theirs}"
 

@@ -22,8 +22,9 @@ from onward.cli.banner import banner
 from onward.cli.flags import parse_run
 from onward.cli.run import run_job
 from onward.cli.screen import Screen, make_screen
-from onward.cli.story import counted, headline, timeline
+from onward.cli.story import headline, timeline
 from onward.core.incident import Incident
+from onward.core.words import counted
 from onward.errors import OnwardError, UsageError
 
 RANKS = 4

@@ -137,6 +137,8 @@ def _script_problems(script: str, launch: str, env: Mapping[str, str]) -> list[s
         return [f"program {script} was found neither on PATH nor as a file; give its path"]
     if os.path.isfile(script) or os.path.isfile(os.path.join(script, "__main__.py")):
         return [] if os.access(script, os.R_OK) else [f"script {script} cannot be read; check its permissions"]
+    if os.path.isdir(script):
+        return [f"script {script} is a directory without a __main__.py; give the path of the training script"]
     return [f"script {script} is not a file{_file_meant(script) or '; give the path of the training script'}"]
 
 

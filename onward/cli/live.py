@@ -23,8 +23,9 @@ from rich.text import Text
 from onward.agent.conditions import in_words
 from onward.agent.observer import JobView, Outcome
 from onward.cli.screen import tamed
-from onward.cli.story import closing, counted, headline, opening, summary, timeline
+from onward.cli.story import closing, headline, lost, opening, summary, timeline
 from onward.core.incident import Incident
+from onward.core.words import counted
 
 FRAMES_PER_S = 8
 KEPT_LINES = 200
@@ -148,8 +149,9 @@ def incident_lines(incidents: list[Incident], now_open: Incident | None, most: i
     kept = incidents[-max(most - (now_open is not None), 0) :] if most else []
     for i in kept:
         lines.append(one_line(f"  {i.number:>2}  {headline(i)}"))
-        policy = f"   ({i.policy})" if i.policy else ""
-        lines.append(one_line((f"      {i.total_ms:.0f} ms", "green"), f"  =  {timeline(i)}", (policy, "dim")))
+        end = ", ".join(text for text in (i.policy if i.mended else "given up", lost(i)) if text)
+        took = (f"      {i.total_ms:.0f} ms", "green" if i.mended else "red")
+        lines.append(one_line(took, f"  =  {timeline(i)}", (f"   ({end})", "dim")))
     if now_open is not None:
         lines.append(one_line((f"  {opening(now_open)}", "yellow")))
     return lines

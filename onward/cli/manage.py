@@ -17,6 +17,7 @@ from onward.agent.ports import why_not_bound
 from onward.core.job import Limits
 from onward.core.policy import Policy
 from onward.core.published import Rules
+from onward.core.words import counted
 from onward.errors import OnwardError, UsageError
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
@@ -85,7 +86,7 @@ def manage(s: ManageSettings) -> int:
         wall_s=time.time() - time.monotonic(),
     )
     server = ManagerServer(settings, token, s.journal)
-    world = f"{s.nodes} nodes of {s.nproc} ranks"
+    world = f"{counted(s.nodes, 'node')} of {counted(s.nproc, 'rank')}"
     print(f"onward manager: listening on {s.host}:{port} for {world}", file=sys.stderr, flush=True)
     return asyncio.run(_serve(server, sock))
 

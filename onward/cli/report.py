@@ -19,6 +19,8 @@ def incident_object(i: Incident) -> dict[str, Any]:
         "step": i.step,
         "policy": i.policy,
         "why": list(i.why),
+        "mended": i.mended,
+        "steps_lost": i.lost,
         "total_ms": round(i.total_ms, 1),
         "timeline_ms": {stage: round(ms, 1) for stage, ms in i.timeline_ms()},
         "faults": [asdict(f) for f in i.faults],

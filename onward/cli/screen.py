@@ -84,7 +84,7 @@ class PlainScreen:
         if not is_open:
             self._held = None
             said = self._opened.get(incident.number, ())
-            self._block(closing(incident, said), "32" if incident.policy != "exit" else "31")
+            self._block(closing(incident, said), "32" if incident.mended else "31")
         elif incident.number not in self._opened:
             since = self._held[1] if self._held is not None else time.monotonic()
             self._held = (incident, since)

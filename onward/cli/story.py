@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from onward.agent.observer import Outcome
 from onward.core.incident import Incident, describe
 from onward.core.remedy import PUZZLED
+from onward.core.words import counted
 
 MOST_CLAUSES = 4
 
@@ -25,7 +26,8 @@ def first_words(incident: Incident) -> list[str]:
 def headline(incident: Incident) -> str:
     step = max(incident.step, incident.root_cause.step)
     where = f"at step {step}" if step >= 0 else "before the first step"
-    return f"{incident.headline()} {where}"
+    what = incident.headline()
+    return f"{what}, {where}" if ", and " in what else f"{what} {where}"
 
 
 def timeline(incident: Incident) -> str:
@@ -34,11 +36,11 @@ def timeline(incident: Incident) -> str:
 
 
 def closing(incident: Incident, said: Sequence[str] = ()) -> list[str]:
-    """A small block: the fault, the cure, the time. One line when there was no cure short of starting again.
+    """A small block: the fault, the cure, the time. One line when nothing cured it.
 
     `said` are the words of its opening, where that was shown: then that line says only what is new, if anything is.
     """
-    if incident.policy == "exit":
+    if not incident.mended:
         what, every = headline(incident), _clauses(incident)
         new = [c for c in every if c not in said][-2:] if said else _shortened(every)
         told = [*([what] if what not in said else []), *new]
@@ -53,40 +55,42 @@ def closing(incident: Incident, said: Sequence[str] = ()) -> list[str]:
 
 def cures(incident: Incident) -> str:
     """What was done."""
-    decided = "; ".join(_shortened(_clauses(incident)))
+    decided = "; ".join([*_shortened(_clauses(incident)), *([lost(incident)] if lost(incident) else [])])
     return f"{incident.policy}: {decided}" if incident.policy and decided else incident.policy or decided
+
+
+def lost(incident: Incident) -> str:
+    """How many steps it has cost; empty where that is not known, and where steps are redone in place."""
+    again = incident.policy in ("dump", "reload", "exit")
+    return f"{counted(incident.lost, 'step')} lost" if incident.lost or (again and incident.lost == 0) else ""
 
 
 def _decisions(incident: Incident) -> list[str]:
     """From the first decision on this very fault: earlier ones were about its echo, which can be seen sooner."""
     root = incident.root_cause
-    head = re.compile(re.escape(f"rank {root.rank} {describe(root)}") + r"(?:, and rank [0-9, ]+)?; ")
+    head = re.compile(re.escape(f"rank {root.rank} {describe(root)}") + r"(?:, and .*?)?; ")
     about = [n for n, text in enumerate(incident.why) if head.match(text)]
     return [head.sub("", text, count=1) for text in incident.why[about[0] if about else 0 :]]
 
 
 def _clauses(incident: Incident) -> list[str]:
-    """Everything that was decided, each once, less what turned out not to be the end of it."""
+    """Everything that was decided, each once (the last time), less what turned out not to be the end of it."""
     every = [clause for text in _decisions(incident) for clause in text.split("; ")]
-    return [c for c in dict.fromkeys(every) if c != PUZZLED or c == every[-1]]
+    each = list(dict.fromkeys(reversed(every)))[::-1]
+    return [c for c in each if c != PUZZLED or c == every[-1]]
 
 
 def _shortened(clauses: list[str]) -> list[str]:
     """How it began and how it ended: nobody reads ten clauses, and all of them are in incidents.jsonl."""
-    return clauses if len(clauses) <= MOST_CLAUSES else [clauses[0], "...", *clauses[-2:]]
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    if len(clauses) <= MOST_CLAUSES:
+        return clauses
+    return [clauses[0], f"{len(clauses) - 3} more decisions", *clauses[-2:]]
 
 
 def summary(outcome: Outcome) -> str:
     """One line at the end of a run."""
-    parts = [
-        counted(outcome.steps, "step"),
-        counted(len(outcome.incidents), "incident"),
-        f"{counted(outcome.steps_lost, 'step')} lost",
-        *([f"goodput {outcome.goodput:.1%}"] if outcome.steps else []),  # of a node that never trained: nothing
-        f"{outcome.elapsed_s:.1f} s",
-    ]
+    made, incidents = counted(outcome.steps, "step"), counted(len(outcome.incidents), "incident")
+    what = [made, incidents, f"{counted(outcome.steps_lost, 'step')} lost", f"goodput {outcome.goodput:.1%}"]
+    known = outcome.steps or outcome.steps_lost  # not of a script without the library, nor of a node that never trained
+    parts = [*(what if known else [incidents]), f"{outcome.elapsed_s:.1f} s"]
     return f"{outcome.phase}: {', '.join(parts)}; logs in {outcome.log_dir}"

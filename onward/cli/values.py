@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pkgutil
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +61,20 @@ def modules(text: str) -> tuple[str, ...]:
     wrong = [name for name in names if not all(part.isidentifier() for part in name.split("."))]
     if wrong or not names:
         raise UsageError("not names of modules; give them as in an import statement, such as numpy,torchvision.models")
+    missing = [top for top in dict.fromkeys(name.split(".")[0] for name in names) if not _can_be_found(top)]
+    if missing:
+        known = [*sys.stdlib_module_names, *(found.name for found in pkgutil.iter_modules())]
+        where = "the directory of the script is not searched, but PYTHONPATH is"
+        raise UsageError([f"no module {top} to import{did_you_mean(top, known)} ({where})" for top in missing])
     return names
+
+
+def _can_be_found(top: str) -> bool:
+    """Without importing it. What is below it only an import can tell; the warm parent says so when it fails."""
+    try:
+        return top in sys.modules or importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def signals(text: str) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from onward.core.words import ranks_named
+
 
 class Part(str, Enum):
     """What a rank does to arrive at the agreed step."""
@@ -68,7 +70,7 @@ def agree(copies: Sequence[Copy]) -> Agreement | NoAgreement:
             else:
                 missing.append(c.rank)
         if missing:
-            reasons.append(f"step {step}: the local state of rank {', '.join(map(str, missing))} was not safe")
+            reasons.append(f"step {step}: the local state of {ranks_named(missing)} was not safe")
             continue
         sources = tuple(r for r, part in parts.items() if part is not Part.RECEIVE)
         if not sources:
@@ -89,11 +91,8 @@ def _explain(step: int, parts: dict[int, Part], sources: tuple[int, ...]) -> str
     undone = [r for r, part in parts.items() if part is Part.UNDO]
     text = f"going on at step {step}"
     if receivers:
-        text += f"; state for rank {_list(receivers)} from rank {_list(list(sources)[:1])}"
+        text += f"; state for {ranks_named(receivers)} from rank {sources[0]}"
     if undone:
-        text += f"; rank {_list(undone)} takes back its unfinished step"
+        text += f"; the unfinished step of {ranks_named(undone)} is taken back"
     return text
 
-
-def _list(ranks: list[int]) -> str:
-    return ", ".join(str(r) for r in sorted(ranks))

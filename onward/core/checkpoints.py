@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from onward.core.words import ranks_named
+
 
 @dataclass(frozen=True)
 class SavedFile:
@@ -73,11 +75,10 @@ def choose_start(loadable: Mapping[int, Sequence[int]], partly: Mapping[int, Seq
     newest = max((max(steps) for steps in loadable.values() if steps), default=-1)
     if not common:
         if newest < 0:
-            return -1, ""
+            return -1, "starting from the beginning"
         lacking = sorted(rank for rank, steps in loadable.items() if not steps) or sorted(loadable)
-        ranks = ", ".join(map(str, lacking))
-        return -1, f"beginning afresh: no checkpoint can be loaded by every rank (not by rank {ranks})"
+        why = f"no checkpoint can be loaded by every rank (not by {ranks_named(lacking)})"
+        return -1, f"starting from the beginning: {why}"
     step = max(common)
-    if newest > step:
-        return step, f"resuming at step {step}: step {newest} cannot be loaded by every rank"
-    return step, f"resuming at step {step}"
+    why = f": that of step {newest} cannot be loaded by every rank" if newest > step else ""
+    return step, f"resuming from the checkpoint of step {step}{why}"

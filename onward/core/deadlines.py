@@ -9,10 +9,11 @@ from onward.core.ends import fail, restart, root_cause
 from onward.core.facts import FaultReport, Stage
 from onward.core.faults import late_faults, open_incident, remember
 from onward.core.fence import has_arrived
-from onward.core.job import Decision, Facts, Job, Phase, current, listed, nobody_came, vacant, vacant_s
+from onward.core.job import Decision, Facts, Job, Phase, current, nobody_came, vacant, vacant_s
 from onward.core.phases import is_ready
 from onward.core.remedy import on_faults
 from onward.core.saving import climb, gather, not_saved
+from onward.core.words import ranks_named
 
 
 def on_deadline(job: Job, facts: Facts, now: float) -> Decision:
@@ -25,7 +26,7 @@ def on_deadline(job: Job, facts: Facts, now: float) -> Decision:
             ready = {r for r, f in here.items() if f.library and f.stage is Stage.SETUP}
             late = [r for r in range(job.world_size) if r not in ready]
             faults = late_faults(job, here, late, "start", "did not start")
-            why = f"rank {listed(late)} did not start within {job.limits.start_s:g} s of the others"
+            why = f"{ranks_named(late)} did not start within {job.limits.start_s:g} s of the others"
             return restart(open_incident(remember(job, faults), faults, facts, now), now, why)
         case Phase.PAUSING:
             return gather(job, facts, now, late=True) if job.ending else _pause_is_late(job, facts, now)
@@ -66,7 +67,7 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
         return on_faults(job, facts, late_faults(job, here, hung, "hang", "did not reach the fence in time"), now)
     if vacant(job):
         return shrink(job, facts, now)
-    return climb(job, now, f"the replacement of rank {listed(coming)} did not come up in {job.limits.mend_s:g} s")
+    return climb(job, now, f"the replacement of {ranks_named(coming)} did not come up in {job.limits.mend_s:g} s")
 
 
 def _opened_at(job: Job, now: float) -> float:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from onward.core.facts import FaultReport, Stage
 from onward.core.fence import called_softly, fence_by
-from onward.core.job import Decision, Facts, Job, current, listed, nobody_came, node_of, renewed, vacant, without
+from onward.core.job import Decision, Facts, Job, current, nobody_came, node_of, renewed, vacant, without
 from onward.core.policy import Policy
 from onward.core.saving import climb
+from onward.core.words import listed, ranks_named
 
 
 def shrink(job: Job, facts: Facts, now: float) -> Decision:
@@ -59,7 +60,7 @@ def tend_absent(job: Job, facts: Facts) -> Decision:
     if not dead:
         return Decision(job)
     new = replace(job, incarnations=renewed(job, dead), moved=job.moved + len(dead))
-    return Decision(new, (f"rank {listed(dead)} ended before it could join; starting it again",))
+    return Decision(new, (f"{ranks_named(dead)} ended before joining, and will be started again",))
 
 
 def grow(job: Job, facts: Facts, now: float) -> Decision:
@@ -74,7 +75,7 @@ def grow(job: Job, facts: Facts, now: float) -> Decision:
         return Decision(job)
     back = ", ".join(f"node {n}" for n in sorted({node_of(job, r) for r in ready}))
     fault = FaultReport("join", ready[0], job.incarnations[ready[0]], text=f"{back} is ready", at=now)
-    why = f"{back} is ready; rank {listed(ready)} joins at the end of the step"
+    why = f"{back} is ready; {ranks_named(ready)} to join at the end of the step"
     new = called_softly(job, facts, fault, Policy.ELASTIC.value, why, now)
     left = tuple(r for r in job.absent if r not in ready)
     return Decision(replace(new, absent=left, joining=tuple(ready)), (why,))

@@ -8,6 +8,7 @@ from onward.core.facts import FaultReport
 from onward.core.faults import IDENTICAL_LIMIT, first_seen, own_bug, times_seen
 from onward.core.job import Decision, Job, Phase, next_generation
 from onward.core.policy import Policy
+from onward.core.words import all_ranks, counted
 
 
 def root_cause(job: Job) -> FaultReport | None:
@@ -21,7 +22,7 @@ def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> 
     verdict = why_not_again(job)
     if verdict:
         return fail(job, now, verdict[0], f"{why}; {verdict[1]}" if verdict[2] else verdict[1])
-    text = f"{why}; restarting all {job.world_size} ranks"
+    text = f"{why}; restarting {all_ranks(job.world_size)}"
     new = replace(
         job,
         phase=Phase.STARTING,
@@ -56,7 +57,8 @@ def why_not_again(job: Job) -> tuple[FaultReport, str, bool] | None:
     if bug is not None:
         return *bug, False
     if job.restarts_used >= job.limits.max_restarts:
-        return job.incident.root_cause, f"the limit of {job.limits.max_restarts} restarts is used up", True
+        limit = counted(job.limits.max_restarts, "restart")
+        return job.incident.root_cause, f"the limit of {limit} is used up", True
     worst = max(job.incident.faults, key=lambda f: times_seen(job, f))
     if times_seen(job, worst) >= IDENTICAL_LIMIT:
         return first_seen(job, worst), f"the same failure {IDENTICAL_LIMIT} times with no progress", False
@@ -75,7 +77,7 @@ def why_own_bug(job: Job) -> tuple[FaultReport, str] | None:
 
 def fail(job: Job, now: float, root: FaultReport | None, why: str) -> Decision:
     """The job is over: no rung is left."""
-    closed = (job.incident.decided(Policy.EXIT.value, why).closed(now),) if job.incident else ()
+    closed = (job.incident.decided(Policy.EXIT.value, why).given_up(now),) if job.incident else ()
     last = closed[0].in_short() if closed else job.last
     new = replace(job, phase=Phase.FAILED, root_cause=root, reason=why, incident=None, last=last, deadline=None)
     return Decision(new, (why,), closed)

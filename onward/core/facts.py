@@ -112,6 +112,7 @@ class RankFacts:
     feed: str = ""  # where it tells a stand-in what it does
     follows: str = ""  # of a stand-in: "yes", it keeps up with its rank; "no", it cannot; "", not known yet
     exit_code: int | None = None  # negative: killed by that signal
+    dead_s: float = 0.0  # how long ago its process ended
     fault: FaultReport | None = None  # reported by the rank or by its agent
     progress: Progress = field(default_factory=Progress)
 

@@ -80,7 +80,14 @@ def exit_fault(f: RankFacts, facts: Facts) -> FaultReport:
     text = signal_name(-code) if code < 0 else f"exit code {code}"
     others = max((other.progress.step for rank, other in facts.items() if rank != f.rank), default=-1)
     return FaultReport(
-        kind=kind, rank=f.rank, incarnation=f.incarnation, step=f.progress.step, text=text, at=EXIT_AT, others=others
+        kind=kind,
+        rank=f.rank,
+        incarnation=f.incarnation,
+        step=f.progress.step,
+        text=text,
+        at=EXIT_AT,
+        since_s=f.dead_s if code != 0 else 0.0,
+        others=others,
     )
 
 
@@ -102,7 +109,8 @@ def late_faults(job: Job, here: Facts, ranks: list[int], kind: str, text: str) -
     return tuple(fault(r) for r in ranks)
 
 
-def _needs_new_process(f: FaultReport) -> bool:
+def needs_new_process(f: FaultReport) -> bool:
+    """Its process is dead, or of no use any more."""
     ended = ("exit", "signal", "hang", "start", "node", "restart")
     return f.kind in ended or (f.kind == "exception" and not f.retryable)
 
@@ -110,7 +118,7 @@ def _needs_new_process(f: FaultReport) -> bool:
 def condemned(job: Job) -> set[int]:
     """Ranks that are dead, or taken for dead."""
     faults = job.incident.faults if job.incident is not None else ()
-    return {f.rank for f in faults if _needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
+    return {f.rank for f in faults if needs_new_process(f) and job.incarnations[f.rank] == f.incarnation}
 
 
 def open_incident(job: Job, faults: tuple[FaultReport, ...], facts: Facts, now: float) -> Job:

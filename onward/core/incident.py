@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, replace
 
 from onward.core.facts import FaultReport
+from onward.core.words import counted, ranks_named
 
-STAGES = ("detect", "pause", "mend", "form", "resume")
+MOST_OTHERS = 2  # ways to fail that are named besides the first
 SAME_CLOCK_S = 60.0  # a jump longer than this between two managers is another clock, not a long absence
 
 
@@ -24,6 +25,7 @@ class Incident:
     marks: tuple[tuple[str, float], ...] = ()  # (stage, when it ended), in order
     closed_at: float | None = None
     evidence: str = ""
+    lost: int | None = None  # steps that had to be done again; None: not known, as of a script without the library
 
     def merged(self, faults: tuple[FaultReport, ...]) -> Incident:
         return replace(self, faults=self.faults + faults)
@@ -49,6 +51,15 @@ class Incident:
     def closed(self, now: float) -> Incident:
         return replace(self.marked("resume", now), closed_at=now)
 
+    def given_up(self, now: float) -> Incident:
+        """Nothing cured it."""
+        return replace(self.marked("end", now), closed_at=now)
+
+    @property
+    def mended(self) -> bool:
+        """It is over, and the job goes on."""
+        return any(stage == "resume" for stage, _ in self.marks)
+
     def in_short(self) -> Incident:
         """Without what is long."""
         return replace(self, evidence="", faults=tuple(replace(f, traceback="") for f in self.faults))
@@ -72,10 +83,19 @@ class Incident:
         return next((f for f in self.faults if f.retryable != "communication"), self.faults[0])
 
     def headline(self) -> str:
+        """Who failed, and how; of the others each by its first fault, and who failed alike together."""
         root = self.root_cause
-        others = {f.rank for f in self.faults if f.rank != root.rank and f.retryable != "communication"}
-        more = f", and rank {', '.join(map(str, sorted(others)))}" if others else ""
-        return f"rank {root.rank} {describe(root)}{more}"
+        alike: dict[str, set[int]] = {describe(root): {root.rank}}
+        for f in self.faults:
+            if f.retryable != "communication" and not any(f.rank in ranks for ranks in alike.values()):
+                alike.setdefault(describe(f), set()).add(f.rank)
+        (how, first), *others = alike.items()
+        parts = [f"rank {root.rank} {how}"]
+        parts += [f"{ranks_named(first - {root.rank})} too"] if len(first) > 1 else []
+        parts += [f"{ranks_named(ranks)} {text}" for text, ranks in others[:MOST_OTHERS]]
+        left = sum(len(ranks) for _, ranks in others[MOST_OTHERS:])
+        parts += [f"{counted(left, 'more rank')}"] if left else []
+        return ", and ".join(parts)
 
 
 _SOURCE_FILE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|cu|h):\d+\] *")  # how gloo and NCCL begin their messages

@@ -6,7 +6,7 @@ function of it and of what is known about the ranks (`facts`), and returns a `De
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -17,6 +17,7 @@ from onward.core.membership import Electorate, Places
 from onward.core.policy import Policy
 from onward.core.published import Board
 from onward.core.switch import Switch
+from onward.core.words import listed
 
 RELOAD = "reload"  # not a policy that users name: `exit`, but from a copy that survived, in memory
 STOP = "stop"
@@ -196,11 +197,6 @@ def without(job: Job, lost: Collection[int]) -> Places:
 def vacancy(job: Job) -> str:
     """What the job waits for while a node is missing."""
     return f"a node to take the place of node {listed(vacant(job))}" if vacant(job) else ""
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Ranks or nodes, for people."""
-    return ", ".join(map(str, numbers))
 
 
 def is_load(job: Job) -> bool:

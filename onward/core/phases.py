@@ -27,6 +27,7 @@ from onward.core.job import (
 from onward.core.membership import Electorate, Outlook, council
 from onward.core.saving import climb
 from onward.core.swap import just_swapped, look_for_switch, swap_when_settled
+from onward.core.words import all_ranks
 
 
 def while_starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
@@ -36,9 +37,10 @@ def while_starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Deci
         deadline = now + job.limits.form_s
         new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=deadline, library=True)
         new = replace(new, waiting="", voters=_with_newcomers(job, outlook))
-        return Decision(new, (f"all {job.world_size} ranks are here; forming generation {gen}",))
+        return Decision(new, (f"{all_ranks(job.world_size)} came; forming generation {gen}",))
     if job.incident is not None and not job.library and all_are(job, facts, lambda f: f.alive and f.pid > 0):
-        return close(job, now)  # of a plain script no more can be known
+        incident = job.incident.decided(job.incident.policy, "the script runs from its beginning")
+        return close(replace(job, incident=incident), now)  # of a plain script no more can be known
     if job.deadline is None and vacant(job):
         return Decision(replace(job, deadline=now + vacant_s(job)))
     if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
@@ -75,8 +77,9 @@ def _begin(job: Job, facts: Facts, now: float) -> Decision:
     """Every rank stands before its first step: begin, or load what all of them can load."""
     here = current(job, facts)
     step, why = choose_start({r: f.loadable for r, f in here.items()}, {r: f.partly for r, f in here.items()})
+    incident = job.incident.decided(job.incident.policy, why) if job.incident else None
     if step < 0:
-        return Decision(replace(job, begun=True), (why,) if why else ())
+        return Decision(replace(job, begun=True, incident=incident), (why,))
     parts = {r: Part.LOAD if step in f.loadable else Part.RECEIVE for r, f in sorted(here.items())}
     agreement = Agreement(step, parts, tuple(r for r, part in parts.items() if part is Part.LOAD), why)
     new = replace(
@@ -86,7 +89,7 @@ def _begin(job: Job, facts: Facts, now: float) -> Decision:
         begun=True,
         agreement=agreement,
         between=False,
-        incident=job.incident.decided(job.incident.policy, why) if job.incident else None,
+        incident=incident,
     )
     return Decision(replace(new, deadline=now + forming_s(new)), (why,))
 

@@ -34,9 +34,15 @@ DEFAULT_POLICIES = "retry,recover-in-place,recover,dump,exit"
 
 
 def parse_policies(text: str) -> tuple[Policy, ...]:
-    """The policies named in a comma separated list, in ladder order, `exit` last. Unknown names are a UsageError."""
+    """The policies named in a comma separated list, in ladder order, `exit` last. Unknown names are a UsageError.
+
+    So is no name at all: whoever means that nothing is to be mended in place says `exit`.
+    """
     names = {part.strip() for part in text.split(",")} - {""}
     known = [policy.value for policy in Policy]
+    if not names:
+        allowed = f"leave it out for {DEFAULT_POLICIES}, or write exit where all ranks should start again on any fault"
+        raise UsageError(f"names no policy; {allowed}")
     unknown = sorted(names.difference(known))
     if unknown:
         listed = f"the policies are {', '.join(known)}"

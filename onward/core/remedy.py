@@ -16,6 +16,7 @@ from onward.core.faults import (
 from onward.core.fence import fence_by
 from onward.core.incident import describe
 from onward.core.job import (
+    STOP,
     Decision,
     Facts,
     Job,
@@ -23,7 +24,6 @@ from onward.core.job import (
     current,
     furthest,
     is_load,
-    listed,
     mend_s,
     next_generation,
     node_of,
@@ -34,6 +34,7 @@ from onward.core.job import (
 )
 from onward.core.policy import Policy
 from onward.core.saving import climb
+from onward.core.words import counted, ranks_named
 
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
 CAUSE_S = 1.0
@@ -43,6 +44,8 @@ RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
     """What follows from faults that nobody has acted on yet."""
     job = remember(job, faults)
+    if job.ending == STOP:  # what breaks now breaks because all are told to end: that is no incident
+        return Decision(_vacate(job, faults, now))
     job = _vacate(open_incident(job, faults, facts, now), faults, now)
     if job.switch is not None:
         job = replace(job, switch=None)  # a hard fault comes first; the stand-in stands by
@@ -137,12 +140,13 @@ def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Pol
         if all(f.retryable == "communication" for f in job.incident.faults):
             return Policy.RECOVER_IN_PLACE, f"{head}; {PUZZLED}"
         return Policy.EXIT, f"{head}; retry is not configured"
-    ranks = listed(dead)
+    ranks = ranks_named(dead)
     here = tuple(r for r in dead if r not in lost)
     if here and Policy.RECOVER_IN_PLACE not in job.policies:
         return Policy.EXIT, f"{head}; recover-in-place is not configured"
     if job.restarts_used + len(here) > job.limits.max_restarts:
-        return Policy.EXIT, f"{head}; the limit of {job.limits.max_restarts} process restarts is used up"
+        limit = counted(job.limits.max_restarts, "process restart")
+        return Policy.EXIT, f"{head}; the limit of {limit} is used up"
     if len(dead) == len(job.ranks):
         return Policy.EXIT, f"{head}; no rank is left that holds the state"
     if lost and Policy.RECOVER not in job.policies:
@@ -150,6 +154,6 @@ def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Pol
             return Policy.ELASTIC, f"{head}; the others keep their processes"
         return Policy.EXIT, f"{head}; recover is not configured"
     if lost:
-        return Policy.RECOVER, f"{head}; another node takes over rank {ranks}, the others keep their processes"
+        return Policy.RECOVER, f"{head}; another node takes over {ranks}, the others keep their processes"
     plural = "processes" if len(dead) > 1 else "process"
-    return Policy.RECOVER_IN_PLACE, f"{head}; restarting the {plural} of rank {ranks} in place"
+    return Policy.RECOVER_IN_PLACE, f"{head}; restarting the {plural} of {ranks} in place"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from onward.core.agreement import Copy, NoAgreement, agree
 from onward.core.ends import restart, stopped, why_not_again
 from onward.core.facts import THROUGH, Scope, Stage
-from onward.core.faults import condemned
+from onward.core.faults import condemned, needs_new_process
 from onward.core.fence import copy_of, fenced
 from onward.core.job import RELOAD, STOP, Decision, Facts, Job, Phase, current, is_load
 from onward.core.policy import Policy
@@ -48,7 +48,7 @@ def stop(job: Job, now: float) -> Decision:
 def gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     """Once the living stand at the fence, agree on the step to keep. The dead count by what they had published."""
     here = current(job, facts)
-    dead = condemned(job)
+    dead = condemned(job) | {r for r, f in here.items() if f.fault is not None and needs_new_process(f.fault)}
     standing = {r: f for r, f in here.items() if f.stage is Stage.PAUSED and f.generation == job.generation}
     begun = (Stage.FORMED, Stage.READY, Stage.TRAINING, *THROUGH, Stage.PAUSED)  # what is known may be old news
     coming = [r for r, f in here.items() if r not in standing and r not in dead and f.stage in begun]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from onward.core.facts import RankFacts, Stage
 from onward.core.membership import Member, Outlook, Places
+from onward.core.words import ranks_named
 
 MOST_TRIES = 3  # of one node, before it is left alone
 FOLLOW_S = 60.0  # more, for one that has come up to take over the state and catch up
@@ -78,7 +79,7 @@ def judge(
         if waits and now < switch.until + FOLLOW_S:
             return Verdict()
         follows = [r for r, f in here.items() if f.follows == "yes"]
-        how = f"follows rank {', '.join(map(str, sorted(follows)))}, and is ready" if follows else "is ready"
+        how = f"follows {ranks_named(follows)}, and is ready" if follows else "is ready"
         return Verdict("ready", f"{name} {how} to take over node {switch.node}")
     if now >= switch.until:
         return Verdict("undo", f"{name} was not ready in time to stand in for node {switch.node}")

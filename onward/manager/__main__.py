@@ -16,6 +16,7 @@ from onward.core.policy import Policy
 from onward.core.published import Rules
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
+from onward.title import entitle
 
 NOT_NEEDED = 75  # the exit code of a manager that has nobody to manage
 
@@ -36,6 +37,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     seat: str
     job: str
+    name: str  # for people
     journal: str
 
 
@@ -49,6 +51,7 @@ def main() -> None:
         return
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they may reach everybody at once; the launcher decides, and needs us
+    entitle("manager", spec.name)
     sock = socket.socket(fileno=spec.fd)
     settings = ManagerSettings(
         world_size=spec.world_size,

@@ -73,9 +73,7 @@ class Blocks:
             step.committed = False
             return self._rank.note_break()
         vote = self._tx.end()
-        if step.index == 0:
-            for wrapper in self._rank.protected.wrappers():
-                wrapper.reducer._rebuild_buckets()
+        self._rank.protected.buckets.settle(step.index)
         self._tx.applied()
         self._measure()
         if self._tx.needs_gate and not self._meet(step, vote):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from onward.core.facts import Stage
 from onward.errors import StateError, WireError
 from onward.log import get_logger
+from onward.title import take_place
 from onward.train.link import Interrupted
 from onward.train.protected import Manifest
 from onward.train.rank import Rank
@@ -98,8 +99,7 @@ class Fence:
                 past = rank.local.begun >= form.step or form.fresh or form.past
                 done = form.part == "receive" and past and not form.through
                 rank.between.level(order.generation, done)
-            for wrapper in rank.protected.wrappers():
-                wrapper._update_process_group(wrapper.process_group)
+            rank.protected.buckets.arrive(form.step)
         except (RuntimeError, StateError, WireError, OSError, TimeoutError, Interrupted) as e:
             self._groups.generation.abort(str(e))
             if form.part == "load" and isinstance(e, StateError) and not interrupted():
@@ -114,6 +114,8 @@ class Fence:
         assert after is not None
         if after.generation > order.generation:
             return False
+        if rank.spare:
+            take_place()
         rank.spare, rank.begun, rank.holds, rank.resumed = False, True, True, False
         rank.page.set("step", self._tx.step)
         rank.page.touch("progress_ns")

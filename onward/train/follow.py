@@ -61,6 +61,7 @@ class Following:
             self._local.slot(state.step).put_image(state.local)
             self._tx.moved_to(state.step)
             self._tx.learn_from(state.manifest.last_sync)
+            self._protected.buckets.arrive(state.step)
         except (OSError, WireError, StateError, RuntimeError, Unwind) as e:
             self._lost = str(e) or type(e).__name__
             return False

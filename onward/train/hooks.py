@@ -26,6 +26,9 @@ class Hooks:
         self._groups.on_complete = self._on_complete
         self._groups.on_unwind = self._on_unwind
         register_optimizer_step_pre_hook(self._before_optimizer)
+        rank.protected.buckets.watch()
+        rank.protected.buckets.alone = lambda: self._groups.alone and rank.in_loop
+        rank.protected.buckets.on_first_use = self._tx.mind
 
     def _before_launch(self, group: Group, op: str, result: Any) -> Any:
         over_world = group.over_world

@@ -19,13 +19,13 @@ import torch
 
 from onward.errors import StateError
 from onward.train.partner import Partner
-from onward.train.protected import Protected, _plain, _rebuild, _restore, _state_of, dtype_of
+from onward.train.protected import SMALL_BYTES, Protected
 from onward.train.streams import DeviceStream, NumpyStream, PythonStream, Stream, TorchStream, tensor_bytes
+from onward.train.values import dtype_of, plain, rebuilt, restore, state_of
 
 _HEADER = struct.Struct("<qqqq")  # step, bytes of the small part, room for it, bytes of the layout
 _HEADER_ROOM = 64
 _PAGE = 4096
-_ALWAYS_BYTES = 256 << 10
 _TENSOR = "\x00onward.local"
 
 
@@ -126,7 +126,7 @@ class Slot:
             view = _view(self.map, start + place.offset, t)
             # Kernels such as batch_norm write running statistics without counting a version: only what is too large to
             # be copied every step is believed to be unchanged when its version is.
-            if t.numel() * t.element_size() <= _ALWAYS_BYTES:
+            if t.numel() * t.element_size() <= SMALL_BYTES:
                 self._into.append(view)
                 self._from.append(t.detach())
             else:
@@ -169,7 +169,6 @@ class Slot:
         at = _HEADER_ROOM + room
         places = msgspec.msgpack.decode(self.map[at : at + layout], type=list[Place])
         return small, places, _align(at + layout)
-
 
     def image(self) -> bytes:
         """The whole slot, as it can be put back elsewhere."""
@@ -260,7 +259,7 @@ class LocalState:
             data = tensor_bytes(t.detach().cpu().contiguous())
             return [_TENSOR, str(t.dtype).removeprefix("torch."), list(t.shape), data]
 
-        values = {name: _plain(name, _state_of(obj), take) for name, obj in local.items()}
+        values = {name: plain(name, state_of(obj), take) for name, obj in local.items()}
         return msgspec.msgpack.encode({"local": values, "cursors": [c.position for c in self.cursors]})
 
     def publish(self, step: int, small: Small) -> None:
@@ -315,7 +314,7 @@ class LocalState:
         values = msgspec.msgpack.decode(blob)
         for name, obj in self._protected.local.items():
             if name in values["local"]:
-                _restore(obj, _rebuild(_local_tensors(values["local"][name]), [], _state_of(obj)))
+                restore(obj, rebuilt(_local_tensors(values["local"][name]), [], state_of(obj)))
         for cursor, position in zip(self.cursors, values["cursors"], strict=False):
             cursor.rewind(position)
 

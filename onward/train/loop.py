@@ -36,6 +36,7 @@ class Loop:
     def steps(self, n: int) -> Generator[Step, None, None]:
         rank = self._rank
         rank.stay_in_loop()
+        rank.in_loop = True
         if rank.spare:
             yield from self._stand_in.park(n)
         else:

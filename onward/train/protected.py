@@ -2,15 +2,13 @@
 
 Parameters, optimizer state and anything with `state_dict`/`load_state_dict` are *shared*: every data-parallel replica
 holds the same, so a copy can come from any of them. Module buffers are *local* (BatchNorm statistics differ by rank)
-and live in `local`. State is tensors, numbers, strings, bytes, None, and lists and dicts of them; anything else is
-refused with its path. No pickle.
+and live in `local`.
 """
 
 from __future__ import annotations
 
-import copy
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -20,20 +18,14 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from onward.errors import StateError, UsageError
+from onward.train import optimizers, values
+from onward.train.buckets import Buckets, Settled
+from onward.train.values import TensorRef, dtype_of, plain, rebuilt, restore, snapshot, state_of
 
 _version, _grad = attrgetter("_version"), attrgetter("grad")
-_SCALARS = (bool, int, float, str, bytes, type(None))
-
-
-_TENSOR = "\x00onward.tensor"  # no user's list begins with this
-
-
-class TensorRef(msgspec.Struct, frozen=True, array_like=True, tag=_TENSOR):
-    """Stands for tensor number `index` where a state dict had a tensor."""
-
-    index: int
 
 
 class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -68,34 +60,31 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(t.nbytes for t in self.tensors)
 
 
-def dtype_of(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise StateError(f"unknown tensor type {name!r} in a peer's state")
-    return found
-
-
 BUFFER = "buffer:"  # in a manifest, before the path of a module's buffer
+
+
+SMALL_BYTES = 256 << 10  # what is copied every step rather than believed to be unchanged
+Seen = list[tuple[torch.Tensor, int, torch.Tensor | None]]  # a buffer, its version, its numbers
 
 
 class Protected:
     """The objects given to `run.protect`, and how to read, copy and restore them."""
 
-    def __init__(self) -> None:
+    def __init__(self, buckets: Buckets) -> None:
+        self.buckets = buckets
         self.adopting = False  # a source's buffers are taken over too
         self.modules: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.objects: dict[str, Any] = {}  # anything else with state_dict / load_state_dict, or a container
         self.local: dict[str, Any] = {}
         self._undo: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._undo_values: dict[str, Any] = {}
-        self._undo_fresh: list[tuple[Optimizer, Any]] = []
+        self._undo_kept: list[optimizers.Kept] = []
         self._begin_objects: dict[str, Any] = {}
         self._begin_scalers: list[tuple[Any, dict[int, Any]]] = []
         self._buffers: list[tuple[str, torch.Tensor]] | None = None
         self._flat: list[torch.Tensor] = []
         self._buffer_homes: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-        self._begin_groups: dict[str, list[dict[str, Any]]] = {}
+        self._begin_settings: dict[str, optimizers.Settings] = {}
 
     def add(self, name: str, value: Any, local: bool = False) -> None:
         problem = _problem(name, value)
@@ -130,6 +119,7 @@ class Protected:
                 if id(p) not in seen:
                     seen.add(id(p))
                     out.append((f"{name}.{path}", p))
+            out.extend((f"{name}.{path}", count) for path, count in _counters(module))
         for name, opt in self.optimizers.items():
             for g, group in enumerate(opt.param_groups):
                 for i, p in enumerate(group["params"]):
@@ -139,11 +129,12 @@ class Protected:
         return out
 
     def buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Every module buffer. Walking the modules is slow, so the last walk is kept while it still holds."""
+        """Every module buffer that may differ from rank to rank. The last walk is kept while it holds."""
         if self._buffers is None or any(home.get(key) is not b for home, key, b in self._buffer_homes):
             self._buffers, self._buffer_homes = [], []
             seen: set[int] = set()
             for name, module in self.modules.items():
+                seen |= {id(count) for _, count in _counters(module)}
                 for path, m in module.named_modules():
                     for key, b in m._buffers.items():
                         if b is not None and id(b) not in seen:
@@ -152,12 +143,30 @@ class Protected:
                             self._buffer_homes.append((m._buffers, key, b))
         return self._buffers
 
+    def look_at_buffers(self, closely: bool = False) -> Seen:
+        """As they are now, to be compared with `still_so`.
+
+        Kernels such as batch_norm write statistics without counting a version, so small ones are copied; on a device,
+        where comparing copies would hold the training up, only when asked to look closely.
+        """
+        return [
+            (b, b._version, b.clone() if b.nbytes <= SMALL_BYTES and (closely or b.device.type == "cpu") else None)
+            for _, b in self.buffers()
+        ]
+
+    def still_so(self, seen: Seen) -> bool:
+        """The buffers are those that were `seen`, with the same numbers in them."""
+        now = self.buffers()
+        return len(now) == len(seen) and all(
+            b is was and b._version == version and (numbers is None or _same_bits(b, numbers))
+            for (_, b), (was, version, numbers) in zip(now, seen, strict=True)
+        )
+
     def tensors(self) -> list[torch.Tensor]:
         """Every shared tensor that lives in a module or an optimizer."""
         out = [p for _, p in self.parameters()]
         for opt in self.optimizers.values():
-            for state in opt.state.values():
-                out.extend(v for v in state.values() if isinstance(v, torch.Tensor))
+            out.extend(optimizers.tensors_of(opt))
         out.extend(v for v in self.objects.values() if isinstance(v, torch.Tensor))
         return out
 
@@ -187,24 +196,17 @@ class Protected:
 
     def begin(self) -> None:
         """Remember what is small and can change before the update: hyper-parameters, schedulers, scalers."""
-        self._begin_groups = {
-            name: [{k: v for k, v in g.items() if k != "params"} for g in opt.param_groups]
-            for name, opt in self.optimizers.items()
-        }
-        self._begin_objects = {name: _snapshot(obj) for name, obj in self.objects.items()}
+        self._begin_settings = {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
+        self._begin_objects = {name: snapshot(obj) for name, obj in self.objects.items()}
         self._begin_scalers = [(obj, _scaler_stages(obj)) for obj in self.objects.values() if hasattr(obj, _STAGES)]
 
     def check_small(self, at_begin: bool) -> int:
         """A short name for hyper-parameters and plain objects, as they are or as the open block had found them."""
-        if at_begin:
-            groups, objects = self._begin_groups, self._begin_objects
-        else:
-            groups = {
-                name: [{k: v for k, v in g.items() if k != "params"} for g in opt.param_groups]
-                for name, opt in self.optimizers.items()
-            }
-            objects = {name: _state_of(obj) for name, obj in self.objects.items()}
-        return zlib.crc32(repr((groups, objects)).encode())
+        settings, objects = self._begin_settings, self._begin_objects
+        if not at_begin:
+            settings = {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
+            objects = {name: state_of(obj) for name, obj in self.objects.items()}
+        return zlib.crc32(repr(({name: s.values for name, s in settings.items()}, objects)).encode())
 
     def rewind_scalers(self, received: bool) -> None:
         """What a GradScaler has done for an optimizer since its last update is not in its state_dict.
@@ -218,11 +220,10 @@ class Protected:
             getattr(obj, _STAGES).update(stages)
 
     def rewind_small(self) -> None:
-        for name, groups in self._begin_groups.items():
-            for group, saved in zip(self.optimizers[name].param_groups, groups, strict=False):
-                group.update(saved)
+        for settings in self._begin_settings.values():
+            settings.put_back()
         for name, saved in self._begin_objects.items():
-            _restore(self.objects[name], saved)
+            restore(self.objects[name], saved)
 
     def save_undo(self) -> None:
         """Copy all shared tensors aside, so that an update can be taken back."""
@@ -238,24 +239,15 @@ class Protected:
         with torch.no_grad():
             for t, c in pairs:
                 c.copy_(t.detach())
-        self._undo_values = {
-            f"{name}:{id(p)}": {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
-            for name, opt in self.optimizers.items()
-            for p, state in opt.state.items()
-        }
-        self._undo_fresh = [(opt, set(map(id, opt.state))) for opt in self.optimizers.values()]
+        self._undo_kept = [optimizers.Kept(opt) for opt in self.optimizers.values()]
 
     def undo(self) -> None:
         """Put back what `save_undo` had copied; state that did not exist then is dropped."""
         with torch.no_grad():
             for t, c in self._undo:
                 t.detach().copy_(c)
-        for opt, known in self._undo_fresh:
-            for p in [p for p in opt.state if id(p) not in known]:
-                del opt.state[p]
-        for name, opt in self.optimizers.items():
-            for p, state in opt.state.items():
-                state.update(self._undo_values.get(f"{name}:{id(p)}", {}))
+        for kept in self._undo_kept:
+            kept.put_back()
         self.rewind_small()
 
     def drop_undo_if_large(self) -> None:
@@ -285,19 +277,25 @@ class Protected:
             infos.append(TensorInfo(path, dtype, tuple(t.shape), t.device.type == "cpu", address))
             return TensorRef(len(tensors) - 1)
 
-        values: dict[str, Any] = {"parameters": {path: take(path, p) for path, p in self.parameters()}}
+        parameters = self.parameters()
+        paths = {id(p): path for path, p in parameters}
+        values: dict[str, Any] = {"parameters": {path: take(path, p) for path, p in parameters}}
+        values["buckets"] = self.buckets.describe()
         if buffers:  # local state, but better than none for a rank that joins with no past
             values["buffers"] = [take(f"{BUFFER}{path}", b) for path, b in self.buffers()]
         for name, opt in self.optimizers.items():
-            values[f"optimizer {name}"] = _describe_optimizer(name, opt, take)
+            values[f"optimizer {name}"] = optimizers.describe(name, opt, take, paths)
         for name, obj in self.objects.items():
-            values[f"object {name}"] = _plain(name, _state_of(obj), take)
+            values[f"object {name}"] = plain(name, state_of(obj), take)
         manifest = Manifest(step=step, tensors=infos, values=msgspec.msgpack.encode(values), last_sync=last_sync)
         return manifest, tensors
 
     def targets(self, manifest: Manifest) -> list[torch.Tensor]:
         """Where the tensors of a peer's manifest go, in its order: our own where we have them, else new ones."""
         mine = dict(self.parameters())
+        values = msgspec.msgpack.decode(manifest.values)
+        for name, opt in self.optimizers.items():
+            optimizers.take_groups(name, opt, values[f"optimizer {name}"], mine)
         if self.adopting:  # else buffers are local state: each rank has its own
             mine |= {f"{BUFFER}{path}": b for path, b in self.buffers()}
         out = []
@@ -321,17 +319,10 @@ class Protected:
         opt = self.optimizers.get(name)
         if opt is None or not rest:
             return None
-        where, _, key = rest.partition("/")
-        g, _, i = where.partition(".")
-        try:
-            p = opt.param_groups[int(g)]["params"][int(i)]
-        except (IndexError, ValueError):
-            return None
-        t = opt.state[p].get(key)
-        if isinstance(t, torch.Tensor) and tuple(t.shape) == tuple(info.shape):
-            return t
-        device = torch.device("cpu") if info.on_cpu else p.device
-        return torch.empty(info.shape, dtype=dtype_of(info.dtype), device=device)
+        found = optimizers.tensor_at(opt, rest, tuple(info.shape))
+        if found is None or found[0] is not None:
+            return found[0] if found is not None else None
+        return torch.empty(info.shape, dtype=dtype_of(info.dtype), device="cpu" if info.on_cpu else found[1])
 
     def accept(self, manifest: Manifest, tensors: list[torch.Tensor]) -> None:
         """Take over a peer's state; `tensors` are those of `targets`, now filled."""
@@ -340,72 +331,26 @@ class Protected:
         if missing:
             raise StateError(f"the source and this rank protect different parameters: {sorted(missing)[:5]}")
         for name, opt in self.optimizers.items():
-            _accept_optimizer(opt, values[f"optimizer {name}"], tensors)
+            optimizers.accept(opt, values[f"optimizer {name}"], tensors)
         for name, obj in self.objects.items():
-            _restore(obj, _rebuild(values[f"object {name}"], tensors, _state_of(obj)))
-
-
-# ------------------------------------------------------------------------------------------- optimizers
-
-
-def _describe_optimizer(name: str, opt: Optimizer, take: Any) -> dict[str, Any]:
-    groups = [{k: _plain(k, v, take) for k, v in g.items() if k != "params"} for g in opt.param_groups]
-    state: dict[str, Any] = {}
-    for g, group in enumerate(opt.param_groups):
-        for i, p in enumerate(group["params"]):
-            if p in opt.state:
-                where = f"{g}.{i}"
-                state[where] = {
-                    k: take(f"{name}/{where}/{k}", v) if isinstance(v, torch.Tensor) else _plain(k, v, take)
-                    for k, v in opt.state[p].items()
-                }
-    return {"groups": groups, "state": state}
-
-
-def _accept_optimizer(opt: Optimizer, values: dict[str, Any], tensors: list[torch.Tensor]) -> None:
-    for group, saved in zip(opt.param_groups, values["groups"], strict=True):
-        for k, v in saved.items():
-            group[k] = _rebuild(v, tensors, group.get(k))
-    for g, group in enumerate(opt.param_groups):
-        for i, p in enumerate(group["params"]):
-            saved_state = values["state"].get(f"{g}.{i}")
-            if saved_state is None:
-                opt.state.pop(p, None)
-                continue
-            own = opt.state[p]
-            for k in [k for k in own if k not in saved_state]:
-                del own[k]
-            for k, v in saved_state.items():
-                own[k] = _rebuild(v, tensors, own.get(k))
-
-
-# ------------------------------------------------------------------------------------------- plain values
+            restore(obj, rebuilt(values[f"object {name}"], tensors, state_of(obj)))
+        self.buckets.accept(msgspec.convert(values.get("buckets", []), list[Settled]))
 
 
 def _problem(name: str, value: Any) -> str:
-    if isinstance(value, nn.Module | Optimizer | torch.Tensor):
-        return ""
-    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
-        try:
-            _plain(name, value.state_dict(), lambda path, t: TensorRef(0))
-        except StateError as e:
-            return f"protect: {e}"
-        return ""
-    if isinstance(value, dict | list):
-        try:
-            _plain(name, value, lambda path, t: TensorRef(0))
-        except StateError as e:
-            return f"protect: {e}"
-        return ""
-    if isinstance(value, _SCALARS):
-        return (
-            f"protect: {name} is a plain {type(value).__name__}, which cannot be put back in place; "
-            f"keep it in a dict ({name}={{'value': ...}}) or in an object with state_dict and load_state_dict"
-        )
-    return (
-        f"protect: {name} ({type(value).__name__}) has no state that could be restored; it needs state_dict and "
-        "load_state_dict, or must be a tensor, a dict or a list"
-    )
+    if isinstance(value, Optimizer):
+        return optimizers.problem(name, value)
+    return "" if isinstance(value, nn.Module) else values.problem(name, value)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is not equal to itself
+
+
+def _counters(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Buffers that are alike on every rank, since they count what all do; they change with the parameters."""
+    found = ((path, m) for path, m in module.named_modules() if isinstance(m, AveragedModel))
+    return [(f"{path}.n_averaged" if path else "n_averaged", m.n_averaged) for path, m in found]
 
 
 _STAGES = "_per_optimizer_states"  # of torch's GradScaler
@@ -415,67 +360,3 @@ def _scaler_stages(scaler: Any) -> dict[int, Any]:
     stages = getattr(scaler, _STAGES)
     found = "found_inf_per_device"
     return {optimizer: {**stage, found: dict(stage[found])} for optimizer, stage in stages.items()}
-
-
-def _state_of(obj: Any) -> Any:
-    return obj if isinstance(obj, torch.Tensor | dict | list) else obj.state_dict()
-
-
-def _plain(path: str, value: Any, take: Any) -> Any:
-    """`value` with tensors taken out, made of what MessagePack knows; StateError names what is not."""
-    if isinstance(value, torch.Tensor):
-        return take(path, value)
-    if isinstance(value, _SCALARS):
-        return value
-    if isinstance(value, Mapping):
-        for k in value:
-            if not isinstance(k, str | int | float | bool):
-                raise StateError(f"{path} has a key of type {type(k).__name__}; only strings and numbers are protected")
-        return {k: _plain(f"{path}.{k}", v, take) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(f"{path}[{i}]", v, take) for i, v in enumerate(value)]
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return value.item()
-    raise StateError(
-        f"{path} is a {type(value).__name__}; protected state is tensors, numbers, strings, bytes, and lists and "
-        "dicts of them"
-    )
-
-
-def _rebuild(value: Any, tensors: list[torch.Tensor], template: Any) -> Any:
-    """The value that `_plain` had taken apart, in the container types of `template` where they fit."""
-    if isinstance(value, list) and len(value) == 2 and value[0] == _TENSOR:
-        return tensors[value[1]]
-    if isinstance(value, dict):
-        old = template if isinstance(template, Mapping) else {}
-        built: Any = {k: _rebuild(v, tensors, old.get(k)) for k, v in value.items()}
-        if isinstance(template, Mapping) and type(template) is not dict:
-            try:
-                return type(template)(built)  # type: ignore[call-arg]
-            except TypeError:
-                return built
-        return built
-    if isinstance(value, list):
-        items = template if isinstance(template, list | tuple) and len(template) == len(value) else [None] * len(value)
-        out = [_rebuild(v, tensors, o) for v, o in zip(value, items, strict=True)]
-        return tuple(out) if isinstance(template, tuple) else out
-    return value
-
-
-def _snapshot(obj: Any) -> Any:
-    if isinstance(obj, torch.Tensor):
-        return obj.detach().clone()
-    return copy.deepcopy(_state_of(obj))
-
-
-def _restore(obj: Any, saved: Any) -> None:
-    if isinstance(obj, torch.Tensor):
-        with torch.no_grad():
-            obj.detach().copy_(saved)
-    elif isinstance(obj, dict):
-        obj.clear()
-        obj.update(copy.deepcopy(saved))
-    elif isinstance(obj, list):
-        obj[:] = copy.deepcopy(saved)
-    else:
-        obj.load_state_dict(copy.deepcopy(saved))

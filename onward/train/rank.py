@@ -10,6 +10,7 @@ from onward.devices import classify_error
 from onward.train.backends import choose, pick_device
 from onward.train.batches import Sampled
 from onward.train.between import BetweenSteps
+from onward.train.buckets import Buckets
 from onward.train.checkpoint import Checkpoints
 from onward.train.feed import Feed
 from onward.train.follow import Following
@@ -41,6 +42,7 @@ class Rank:
         self.spare = me.spare
         self.scope = Scope.SETUP
         self.begun = False
+        self.in_loop = False  # the script has come to its steps
         self.holds = False  # the state is one that counts: begun with, loaded or received
         self.resumed = False
         self.pending_fault: FaultReport | None = None  # to be reported at the fence
@@ -51,7 +53,7 @@ class Rank:
         self.groups.devices = [self.device]
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.groups.backends = choose(backend, self.device, me.local_rank, local_world)
-        self.protected = Protected()
+        self.protected = Protected(Buckets(self.groups))
         self.partner = Partner(self.token, me.rank, me.attempt, self.groups.waits)
         self.local = LocalState(me.local_dir, self.protected, self.partner)
         self.tx = Transaction(self.protected, self.local, self.groups, self.page)

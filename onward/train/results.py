@@ -8,8 +8,8 @@ import msgspec
 import torch
 
 from onward.errors import StateError
-from onward.train.protected import dtype_of
 from onward.train.streams import tensor_bytes
+from onward.train.values import dtype_of
 
 
 def flatten(tensors: Any) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from onward.errors import UsageError
+from onward.log import as_on_screen
 from onward.train.batches import Batches, batches_over
 from onward.train.hooks import Hooks
 from onward.train.joining import join
@@ -37,6 +38,7 @@ def start(timeout_s: float = 1800.0, device: str | None = None, backend: str | N
             "this process was not started by `onward run`; start the script with "
             f"`onward run --nproc-per-node N {os.path.basename(sys.argv[0] or 'script.py')}`"
         )
+    as_on_screen()
     link = Link(path, bytes.fromhex(os.environ["ONWARD_TOKEN"]), int(os.environ["ONWARD_PROCESS"]))
     _run = Run(link, timeout_s, device, backend or os.environ.get("ONWARD_BACKEND"))
     return _run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from onward.core.facts import Stage
+from onward.title import take_place
 from onward.train.alone import Alone
 from onward.train.block import Blocks
 from onward.train.rank import Rank
@@ -41,6 +42,7 @@ class StandIn:
             if entered:
                 break
             if rank.holds:  # what it has followed to: perhaps the only copy, so it comes to the fence as any rank does
+                take_place()
                 rank.spare, rank.begun = False, True
                 break
             # Also after it had formed: all it holds can be given again, so it does not come to the fence.

@@ -17,7 +17,8 @@ import msgspec
 import torch
 
 from onward.errors import StateError
-from onward.train.protected import Manifest, dtype_of
+from onward.train.protected import Manifest
+from onward.train.values import dtype_of
 
 _NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",

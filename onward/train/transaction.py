@@ -20,7 +20,7 @@ import time
 from onward.train.groups import Groups
 from onward.train.local import LocalState, Small, same
 from onward.train.operations import is_syncing
-from onward.train.protected import Protected
+from onward.train.protected import Protected, Seen
 from onward.wire.page import Page
 
 STEADY = 2  # blocks of one shape before a rank votes for light mode
@@ -56,6 +56,7 @@ class Transaction:
         self._careful = False
         self._published: Small | None = None
         self._last_seen: Small | None = None
+        self._buffers_seen: Seen = []  # when `_published` or `_last_seen` were taken
         self._after_gate = 0
         self._changed_before_gate = False
         self._zeroed_early = False
@@ -113,9 +114,18 @@ class Transaction:
                 start = time.thread_time_ns()
                 self._published = self._local.capture()
                 self._local.publish(self.step + 1, self._published)
+                self._buffers_seen = self._protected.look_at_buffers()
                 self.own_ns += time.thread_time_ns() - start
         elif not self._gated:
             self._last_seen = self._local.capture()
+            if not self.never_light:
+                self._buffers_seen = self._protected.look_at_buffers(closely=True)
+
+    def mind(self) -> int:
+        """Something is settled in this block that a redo must find unsettled: be careful with it. The next step."""
+        if self.open and not self._gated:
+            self._careful = True
+        return self.step + 1 if self.open else self.step
 
     def on_zero_grad(self) -> None:
         if not self._gated:
@@ -153,8 +163,7 @@ class Transaction:
             self._local.publish(self.step + 1, final)
             vote = self._learn(final)
         else:
-            ok = same(final, self._published) and not self._after_gate and not self._changed_before_gate
-            if not ok:
+            if not self._is_regular(final, self._published):
                 self._local.publish(self.step + 1, final)
                 self.broke_shape = "light"
             elif self._local.carry_grads:
@@ -171,17 +180,20 @@ class Transaction:
         regular = (
             self._syncs > 0
             and seen is not None
-            and same(final, seen)
-            and not self._after_gate
-            and not self._changed_before_gate
             and not self.never_light
             and not self._local.carry_grads
             and self.broke_shape == ""
+            and self._is_regular(final, seen)
         )
         trace = (self._syncs, int(regular))
         self._steady = self._steady + 1 if regular and trace == self._trace else int(regular)
         self._trace = trace
         return self._syncs if self._steady >= STEADY else 0
+
+    def _is_regular(self, final: Small, seen: Small) -> bool:
+        """Nothing local has changed after the last collective (`seen`), and nothing shared before it."""
+        changed = self._after_gate or self._changed_before_gate or not same(final, seen)
+        return not changed and self._protected.still_so(self._buffers_seen)
 
     def _carry(self) -> None:
         """Gradients that live on into the next block, and are not zeroed there first, are local state."""

@@ -41,6 +41,11 @@ def command(pid: int) -> str:
         return ""
 
 
+def title(pid: int) -> str:
+    """What `ps` calls it."""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
 def children(pid: int) -> list[int]:
     try:
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -250,7 +255,7 @@ class Onward:
             path = package / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        return {"PYTHONPATH": str(package.parent)}
+        return {"PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])}
 
     def go(self, name: str) -> None:
         """Let ranks pass their `wait_for(name)`."""

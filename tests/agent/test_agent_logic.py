@@ -101,14 +101,14 @@ def test_the_next_incarnation_starts_when_the_kernel_says_that_the_last_is_gone(
     assert started(effects) == []
     again = a.on_orders(orders("pause", version=4, generation=2, incarnations=(1, 2)))
     assert not any(isinstance(e, KillProcess | StartProcess) for e in again)
-    assert started(a.on_exit(2, -9)) == [(1, 2)]
-    assert a.on_exit(2, -9) == [], "told twice"
+    assert started(a.on_exit(2, -9, 50.0)) == [(1, 2)]
+    assert a.on_exit(2, -9, 50.0) == [], "told twice"
 
 
 def test_after_the_end_nothing_is_started() -> None:
     a = up(agent())
     assert {e.process for e in a.stop() if isinstance(e, KillProcess)} == {1, 2}
-    assert started(a.on_exit(1, -15)) == []
+    assert started(a.on_exit(1, -15, 50.0)) == []
     assert started(a.on_orders(orders("start", version=9, incarnations=(2, 2)))) == []
 
 
@@ -132,18 +132,18 @@ def test_a_number_that_is_no_process_is_dropped_and_counted(number: int) -> None
 
 def test_the_last_words_of_a_dead_process_change_nothing() -> None:
     a = up(agent())
-    a.on_exit(2, -9)
+    a.on_exit(2, -9, 50.0)
     a.on_rank(2, Report(stage="done", generation=1, step=7))
     assert a.dropped == 1
-    (facts,) = [f for f in a.facts(0.0).ranks if f.rank == 1]
-    assert (facts.stage, facts.exit_code) == (Stage.EXITED, -9)
+    (facts,) = [f for f in a.facts(53.0).ranks if f.rank == 1]
+    assert (facts.stage, facts.exit_code, facts.dead_s) == (Stage.EXITED, -9, 3.0)
 
 
 def test_a_fault_is_told_of_the_process_that_reports_it_whatever_it_says() -> None:
     a = up(agent())
     lie = FaultReport("exception", rank=99, incarnation=77, text="x", at=1.0)
     a.on_rank(2, Report(stage="training", generation=1, fault=lie))
-    (facts,) = [f for f in a.facts(0.0).ranks if f.rank == 1]
+    (facts,) = [f for f in a.facts(53.0).ranks if f.rank == 1]
     assert facts.fault is not None
     assert (facts.fault.rank, facts.fault.incarnation) == (1, 1)
 
@@ -153,7 +153,7 @@ def test_an_injection_fires_once() -> None:
     a.on_orders(orders())
     assert [i.id for _, w in sent(a.on_rank(2, Hello(process=2, pid=5))) for i in w.injections] == [1]
     a.on_rank(2, Injected(id=1))
-    a.on_exit(2, -9)
+    a.on_exit(2, -9, 50.0)
     a.on_orders(orders("pause", version=2, generation=1, incarnations=(1, 2)))
     (welcome,) = [w for _, w in sent(a.on_rank(3, Hello(process=3, pid=6))) if isinstance(w, Welcome)]
     assert welcome.injections == []
@@ -182,7 +182,7 @@ def with_spare() -> AgentLogic:
 def test_a_parked_spare_takes_the_place_at_once() -> None:
     a = with_spare()
     a.on_rank(3, Report(stage="parked", generation=0))
-    a.on_exit(1, -9)
+    a.on_exit(1, -9, 50.0)
     effects = a.on_orders(orders("pause", version=3, generation=2, incarnations=(2, 1)))
     assert started(effects) == []
     assert a.current[0] == 3
@@ -192,7 +192,7 @@ def test_a_parked_spare_takes_the_place_at_once() -> None:
 def test_a_new_spare_is_built_when_the_recovery_is_some_steps_past() -> None:
     a = with_spare()
     a.on_rank(3, Report(stage="parked", generation=0))
-    a.on_exit(1, -9)
+    a.on_exit(1, -9, 50.0)
     a.on_orders(orders("pause", version=3, generation=2, incarnations=(2, 1)))
     a.on_orders(orders("run", version=4, generation=2, incarnations=(2, 1), phase="Running"))
     for step in range(CALM_STEPS, 2 * CALM_STEPS):
@@ -213,7 +213,7 @@ def test_a_spare_that_dies_again_and_again_is_given_up() -> None:
     a = with_spare()
     tries = 1
     number = 3
-    while a.on_exit(number, 1) or started(a.want_spares()):
+    while a.on_exit(number, 1, 50.0) or started(a.want_spares()):
         number += 1
         tries += 1
         assert tries < 10
@@ -227,7 +227,7 @@ def test_a_restart_of_the_job_ends_the_spares_and_forgets_what_was_recorded() ->
     assert {e.process for e in effects if isinstance(e, KillProcess)} == {1, 2, 3}
     a.on_rank(1, Recorded(scope="setup", index=1, data=b"on its way when the orders came"))
     for number in (1, 2, 3):
-        effects = a.on_exit(number, -9)
+        effects = a.on_exit(number, -9, 50.0)
     fresh = a.current[0]
     a.on_rank(fresh, Hello(process=fresh, pid=8))
     assert a._welcome(replace(a.processes[fresh], stand_in=True)).log == []

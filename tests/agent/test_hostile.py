@@ -127,6 +127,8 @@ def test_a_job_under_siege(onward: Onward) -> None:
     assert [len(p) for p in job.outcome["pids"].values()] == [1, 2]
     assert len(job.outcome["incidents"]) == 1, "nothing but the kill was a fault"
     assert "internal error" not in job.err
+    assert job.err.count("a connection to the agent was refused") == 20, "a siege does not fill the screen"
+    assert job.err.count("further ones are only counted") == 1
     (manager_log,) = job.logs.glob("*/manager.log")
     assert manager_log.read_text().count("refused") == len(NONSENSE) + 1 + 20
     assert "Traceback" not in manager_log.read_text()

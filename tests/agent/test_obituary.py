@@ -52,6 +52,16 @@ def test_an_echo_of_something_elsewhere_stays_what_it_is(tmp_path: Path) -> None
     assert o.cause(None) is None
 
 
+def test_whether_only_another_script_would_help(tmp_path: Path) -> None:
+    o = Obituaries()
+    die(o, tmp_path, 0, "  File \"x.py\", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n")
+    die(o, tmp_path, 0, ECHO, attempt=1)
+    die(o, tmp_path, 0, TRACE + "OSError: disk\n", attempt=2)
+    die(o, tmp_path, 0, ECHO, attempt=3)
+    die(o, tmp_path, 1, OWN, attempt=3)
+    assert [o.blame_the_script(n) for n in range(5)] == [True, False, False, True, False]
+
+
 def test_others_are_those_of_the_same_attempt(tmp_path: Path) -> None:
     o = Obituaries()
     die(o, tmp_path, 0, OWN)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launched import Onward, alive, count
+import shutil
+
+from launched import Onward, alive, count, kill
 
 HINT = "no rank has called onward.init()"
 
@@ -28,7 +30,9 @@ def test_a_failure_restarts_all_ranks_and_the_logs_of_before_are_kept(onward: On
     assert not any(alive(p) for attempt in pids for p in attempt)
     assert sorted(job.said("incarnation")) == ["1", "1", "2", "2", "3", "3"]
     assert count(HINT, job.err) == 1, "said once, not at every restart"
-    assert [i["policy"] for i in job.outcome["incidents"]] == ["exit", "exit"]
+    assert [(i["policy"], i["mended"], i["steps_lost"]) for i in job.outcome["incidents"]] == [("exit", True, None)] * 2
+    assert count(r"incident \d over after \d+ ms: rank 1 exited", job.err) == 2
+    assert job.err.count("restarting all 2 ranks; the script runs from its beginning") == 2
     assert [i["faults"][0]["text"] for i in job.outcome["incidents"]] == ["exit code 10", "exit code 11"]
 
     for stream, word in (("stdout", "attempt"), ("stderr", "complains")):
@@ -61,6 +65,22 @@ def test_the_others_may_save_something_before_they_start_again(onward: Onward) -
     assert sorted(job.said("saved", 2)) == ["0", "1"]
 
 
+def test_logs_that_somebody_has_removed_do_not_keep_a_rank_from_starting(onward: Onward) -> None:
+    script = """
+        tell("up%d" % COUNT, os.getpid())
+        print("attempt", COUNT)
+        wait_for("finish")
+    """
+    job = onward.start(onward.script(script), nproc=1)
+    pid = job.pids("up0")[0]
+    shutil.rmtree(job.logs)
+    kill(pid)
+    job.pids("up1")
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert "[rank 0] attempt 1\n" in job.out
+
+
 def test_max_restarts_is_honoured(onward: Onward) -> None:
     job = onward.run("--max_restarts", "2", onward.script("tell('up', COUNT)\nraise SystemExit(20 + COUNT)"), nproc=1)
     assert job.process.returncode == 1
@@ -71,6 +91,8 @@ def test_max_restarts_is_honoured(onward: Onward) -> None:
 
 def test_three_identical_failures_end_it(onward: Onward) -> None:
     job = onward.run("-o", "json", onward.script("tell('up', COUNT)\nraise ValueError('again')"), nproc=1)
+    assert HINT not in job.err, "no library would have helped"
+    assert "restarting the only rank" in job.err
     assert job.process.returncode == 1
     assert job.said("up") == ["0", "1", "2"]
     assert job.outcome["outcome"] == "Failed"

@@ -74,6 +74,16 @@ def test_goodput_counts_the_time_before_a_hang_was_noticed() -> None:
     assert t.goodput(21.0) == pytest.approx(1 - 4 / 20, abs=0.01)
 
 
+def test_what_an_incident_says_of_the_time_before_it_was_noticed_is_counted_once() -> None:
+    t = Tally()
+    for n in range(1, 11):
+        t.see([n], False, float(n))
+    t.see([10], True, 15.0)  # stood still for four seconds, which the incident knows of
+    t.closed(6.0, 17.0, noticed_s=4.0)
+    t.see([11], False, 17.0)
+    assert t.goodput(21.0) == pytest.approx(1 - 6 / 20, abs=0.01)
+
+
 def test_goodput_counts_steps_that_are_run_again() -> None:
     t = Tally()
     for n in range(1, 11):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import textwrap
+import time
 from pathlib import Path
 
 import pytest
-from launched import Launched, Onward, alive, children, kill, parent
+from launched import Launched, Onward, alive, children, kill, parent, stdout, title
 from waiting import until
 
 FAMILY = """
@@ -164,6 +167,16 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     assert "libtorch" not in maps(job.manager)
     assert [parent(p) for p in first] == [job.pid] * 2
 
+    assert [title(p) for p in (job.pid, warm, job.manager, job.guard)] == [
+        "onward:job",
+        "warm:job",
+        "manager:job",
+        "guard:job",
+    ]
+    assert [title(p) for p in first] == ["rank0:job", "rank1:job"]
+    spare = until(lambda: [p for p in job.pids("up1") if p != first[1]], "a spare for rank 1")[0]
+    assert title(spare) == "spare1:job"
+
     # The warm parent dies: no rank does, another comes up, and a rank killed afterwards is still replaced.
     kill(warm)
     until(lambda: job.warm not in (0, warm), "a new warm parent")
@@ -171,6 +184,7 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     kill(first[1])
     second = until(lambda: [p for p in job.pids("up1") if p != first[1] and alive(p)], "rank 1 has a new process")
     goes_on(job)
+    assert title(second[0]) == "rank1:job", "a spare that has taken over is called a rank"
     assert alive(first[0])
     assert [alive(p) for p in helpers] == [True, False], "what a rank has started goes with it, and nothing else"
 
@@ -191,6 +205,40 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     assert [i["policy"] for i in job.outcome["incidents"]] == ["recover-in-place"] * 2
     assert [len(p) for p in job.outcome["pids"].values()] == [2, 2]
     job.nothing_left()
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_kills_of_ranks_spares_and_helpers_lose_no_step(onward: Onward, seed: int) -> None:
+    """One rank at a time, with or without the warm parent, the manager or a spare just before it."""
+    rng = random.Random(seed)
+    job = onward.start("-o", "json", "--spares", "each", onward.script(TRAINS), warm=True)
+    for rank in (0, 1):
+        job.pids(f"up{rank}")
+    goes_on(job)
+    for _ in range(15):
+        victims = [pid for pid in (job.warm, job.manager) if pid and rng.random() < 0.6]
+        rank = rng.randrange(2)
+        victims += [pid for pid in incarnations(job, rank)[1:] if rng.random() < 0.2]
+        for pid in victims:
+            kill(pid)
+        time.sleep(rng.choice([0.0, 0.05, 0.3, 0.8]) * rng.random())  # a moment at random
+        kill(incarnations(job, rank)[0])
+        goes_on(job)
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert job.outcome["steps_lost"] == 0
+    assert {i["policy"] for i in job.outcome["incidents"]} == {"recover-in-place"}
+    assert len(job.outcome["incidents"]) >= 15
+    job.nothing_left()
+
+
+def incarnations(job: Launched, rank: int) -> list[int]:
+    """The processes of a rank, oldest first: the one that trains, then a spare."""
+    found = [(stdout(p), p) for p in children(job.pid) if alive(p)]
+    return [p for log, p in sorted(found) if f"/rank{rank}." in log]
 
 
 @pytest.mark.torch
@@ -223,6 +271,29 @@ def test_a_warm_parent_that_does_not_stay_up_is_done_without(onward: Onward) -> 
     assert [len(p) for p in job.outcome["pids"].values()] == [1, 1]
 
 
+def test_why_a_replacement_takes_long_is_said(onward: Onward) -> None:
+    """The warm parent was killed with the rank, and the next one has to import torch first."""
+    env = onward.stub_torch()
+    slow, enough = onward.tmp / "slow", onward.tmp / "enough"
+    waits = f"while os.path.exists({str(slow)!r}) and not os.path.exists({str(enough)!r}): time.sleep(0.01)"
+    (onward.tmp / "stub/torch/__init__.py").write_text(f"import os, time\n{waits}\n")
+    script = """
+        tell("up%d" % COUNT, os.getpid())
+        wait_for("finish")
+    """
+    job = onward.start(onward.script(script), warm=True, env=env)
+    first = job.pids("up0", 2)
+    slow.touch()
+    kill(job.warm)
+    kill(first[1])
+    until(lambda: "has still to import torch, so its process starts cold" in job.err, "it is said")
+    enough.touch()
+    job.pids("up1", 2)
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert job.err.count("starts cold") == 1, "once, not for each rank"
+
+
 def test_a_warm_parent_that_hangs_is_not_waited_for_and_forks_nobody_later(onward: Onward) -> None:
     """Stopped when a fork is asked of it: the rank starts cold; were it continued, there would be two of that rank."""
     script = """
@@ -241,6 +312,46 @@ def test_a_warm_parent_that_hangs_is_not_waited_for_and_forks_nobody_later(onwar
     assert job.wait() == 0, job.err
     assert len(job.pids("up1", 2)) == 2, "one process for each rank"
     assert sorted(second) == sorted(p[-1] for p in job.outcome["pids"].values())
+
+
+LINGERS = """
+    import os, time
+    warm, ask = os.getpid(), os.{call}
+    def linger(*args):
+        if (os.getpid() == warm) == {in_parent}:
+            while not os.path.exists({tmp!r} + "/linger"):
+                time.sleep(0.02)
+        return ask(*args)
+    os.{call} = linger
+"""
+
+
+@pytest.mark.parametrize("forked", ["in full", "by half"])
+def test_a_warm_parent_that_dies_as_it_forks_leaves_one_process_of_that_rank(onward: Onward, forked: str) -> None:
+    """In full: the rank runs, nobody was told of it. By half: it comes to life when another is started in its place."""
+    stub, whole = onward.stub_torch(), forked == "in full"
+    call = "waitpid" if whole else "write"  # by the warm parent after the fork; by the process between it and the rank
+    code = LINGERS.format(call=call, in_parent=whole, tmp=str(onward.tmp))
+    (onward.tmp / "stub/torch/__init__.py").write_text(textwrap.dedent(code))
+    script = "tell('up', os.getpid())\nwait_for('finish')"
+    job = onward.start("-o", "json", onward.script(script), nproc=1, warm=True, env=stub)
+    if whole:
+        fork = job.pids("up")[0]
+    else:
+        middle = until(lambda: next(iter(children(job.warm)), 0), "the process between")
+        fork = until(lambda: next(iter(children(middle)), 0), "the fork")
+    kill(job.warm)
+    (rank,) = job.pids("up")
+    onward.go("linger")
+    if not whole:
+        until(lambda: not alive(fork) or len(job.pids("up")) > 1, "the late fork gives way")
+    until(lambda: job.warm, "a new warm parent")
+    assert (rank == fork) is whole
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+    assert job.pids("up") == [rank]
+    assert job.outcome["pids"] == {"0": [rank]}
+    job.nothing_left()
 
 
 def test_a_preloaded_module_with_threads_of_its_own_is_not_forked(onward: Onward) -> None:

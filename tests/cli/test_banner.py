@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,23 @@ def test_else_the_last_lines_of_the_log_are_shown() -> None:
     assert root is not None
     assert root["traceback_from"] == "last lines of its log"
     assert root["traceback"].splitlines()[-1] == "line 99"
+
+
+def test_a_script_that_cannot_be_read_has_an_error_and_no_traceback() -> None:
+    log = ('  File "x.py", line 1', "    def f(:", "          ^", "SyntaxError: invalid syntax")
+    root = root_cause(failed(fault(), log=log))
+    assert root is not None
+    assert (root["error"], root["traceback_from"]) == ("SyntaxError: invalid syntax", "last lines of its log")
+    assert "cannot read the script" in root["hint"]
+
+
+def test_a_process_that_could_not_be_started_left_no_log_but_the_reason_is_somewhere() -> None:
+    root = root_cause(replace(failed(fault("exit", "exit code 71")), root_process=None, root_log=()))
+    assert root is not None
+    assert "could not be started; events.log says why" in root["error"]
+    elsewhere = root_cause(replace(failed(fault("exit", "exit code 3")), root_process=None, root_log=()))
+    assert elsewhere is not None
+    assert "could not be started" not in elsewhere["error"], "it was on another node"
 
 
 def test_a_rank_that_ended_early_is_told_as_such() -> None:

@@ -178,15 +178,34 @@ def test_defaults() -> None:
     assert plain.signals == ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("train.py", "train"),
+        ("-m pkg.train", "pkg.train"),
+        ("-m pkg.train --job-name no", "pkg.train"),
+        ("--job-name mine -m pkg.train", "mine"),
+        ("--rdzv-id 7 train.py", "7"),
+        ("app", "app"),
+        ("app/__main__.py", "app"),
+        ("app/.", "app"),
+    ],
+)
+def test_a_job_is_called_by_what_it_runs(line: str, name: str) -> None:
+    Path("app").mkdir()
+    Path("app/__main__.py").touch()
+    assert run(line).name == name
+
+
 def test_own_flags() -> None:
     Path("token").write_text("secret")
     told = run(
-        "--recover-strategy=exit,retry --spares one --preload numpy,a.b --preload c --chaos rank=1,kind=kill"
+        "--recover-strategy=exit,retry --spares one --preload numpy,xml.dom --preload json --chaos rank=1,kind=kill"
         " --chaos f.yaml --hang-floor 2.5 --grace 0 --job-id j.1 --quiet --view plain -o json"
         " --retry-on E\\d+ --retry_on x --token-file token --log-dir a/b train.py --spares none"
     )
     assert told.policies == (Policy.RETRY, Policy.EXIT)
-    assert (told.spares, told.preload) == ("one", ("numpy", "a.b", "c"))
+    assert (told.spares, told.preload) == ("one", ("numpy", "xml.dom", "json"))
     assert (told.chaos, told.retry_on) == (("rank=1,kind=kill", "f.yaml"), ("E\\d+", "x"))
     assert (told.hang_floor_s, told.grace_s, told.job_name) == (2.5, 0.0, "j.1")
     assert (told.quiet, told.view, told.output) == (True, "plain", "json")
@@ -271,7 +290,7 @@ def test_a_program_of_this_directory_is_found_without_a_slash(tmp_path: Path) ->
 
 def test_a_directory_with_a_main_is_a_script(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
-    assert "app is not a file" in problems("app")[0]
+    assert "app is a directory without a __main__.py" in problems("app")[0]
     (tmp_path / "app" / "__main__.py").touch()
     assert run("app").script == "app"
 
@@ -313,6 +332,8 @@ BAD = [
     ("--max-restarts -1 train.py", {}, ["--max-restarts -1:"]),
     ("--recover-strategy retyr train.py", {}, ["--recover-strategy retyr:", "did you mean 'retry'?"]),
     ("train.py", {"ONWARD_RECOVER_STRATEGY": "dmup"}, ["ONWARD_RECOVER_STRATEGY=dmup:", "did you mean 'dump'?"]),
+    ("--recover-strategy= train.py", {}, ["--recover-strategy :", "names no policy", "or write exit"]),
+    ("--recover-strategy , train.py", {}, ["--recover-strategy ,:", "names no policy"]),
     ("--spares eahc train.py", {}, ["--spares eahc:", "did you mean 'each'?"]),
     ("--view 3d train.py", {}, ["auto, live, plain"]),
     ("-o yaml train.py", {}, ["text, json"]),
@@ -326,7 +347,10 @@ BAD = [
     ("--signals-to-handle SIGTREM train.py", {}, ["did you mean 'SIGTERM'?"]),
     ("--signals-to-handle SIGKILL train.py", {}, ["SIGKILL is not a signal that can be handled"]),
     ("--retry-on ( train.py", {}, ["'(' is not a regular expression"]),
+    (".", {}, ["script . is a directory without a __main__.py"]),
     ("--preload a-b train.py", {}, ["not names of modules"]),
+    ("--preload numpi train.py", {}, ["--preload numpi: no module numpi", "did you mean 'numpy'?"]),
+    ("--preload no_such_one.sub train.py", {}, ["no module no_such_one", "PYTHONPATH"]),
     ("--job-name ../x train.py", {}, ["--job-name ../x:"]),
     ("--token-file nowhere train.py", {}, ["--token-file nowhere:"]),
     ("--log-dir train.py/logs train.py", {}, ["--log-dir train.py/logs: cannot write there (Not a directory)"]),

@@ -16,11 +16,11 @@ import pytest
 from commands import environment
 from rich.console import Console
 
-from onward.agent.observer import JobView, RankView
+from onward.agent.observer import JobView, Outcome, RankView
 from onward.cli.live import Scene, draw, one_line
 from onward.cli.pen import HELD_LINES, Pen
 from onward.cli.screen import PlainScreen, colours_wanted, tamed
-from onward.cli.story import closing, cures, opening
+from onward.cli.story import cures, opening, summary
 from onward.core.facts import FaultReport
 from onward.core.incident import Incident
 
@@ -118,20 +118,51 @@ def test_an_incident_is_one_line_when_it_opens_and_a_block_when_it_is_over() -> 
     assert "detect 0 · mend 50 · resume 150" in times
 
 
-def test_a_full_restart_is_told_once() -> None:
-    again = incident(policy="exit", why=("rank 2 killed (SIGKILL); no copy is left; restarting all 4 ranks",))
-    _, err = shown(lambda s: s.incident(again, True), lambda s: s.incident(again.closed(11.0), False))
-    (line,) = err.splitlines()
-    assert line.endswith("rank 2 killed (SIGKILL) at step 50; no copy is left; restarting all 4 ranks")
-    over = again.decided("exit", "the limit of 3 restarts is used up").closed(11.0)
+AGAIN = "rank 2 killed (SIGKILL); no copy is left; restarting all 4 ranks"
+
+
+def test_a_full_restart_says_from_where_all_go_on_and_what_is_lost() -> None:
+    again = incident(policy="exit", why=(AGAIN,))
+    over = replace(again.decided("exit", "resuming from the checkpoint of step 40").closed(11.0), lost=10)
+    _, err = shown(lambda s: s.incident(again, True), lambda s: s.incident(over, False))
+    first, second, cure, _ = err.splitlines()
+    assert first.endswith("rank 2 killed (SIGKILL) at step 50; no copy is left; restarting all 4 ranks")
+    assert "incident 1 over after 1000 ms" in second
+    assert cure.endswith("restarting all 4 ranks; resuming from the checkpoint of step 40; 10 steps lost")
+
+
+def test_of_a_script_without_the_library_nobody_knows_what_is_lost() -> None:
+    assert "lost" not in cures(incident(policy="exit", why=(AGAIN,)).closed(11.0))
+    assert cures(incident(policy="dump", why=(AGAIN,), lost=0)).endswith("0 steps lost")
+    assert "lost" not in cures(replace(healed(), lost=0)), "a step that is redone in place never was"
+
+
+def test_where_nobody_counted_steps_the_summary_does_not_either() -> None:
+    done = Outcome(exit_code=0, phase="Succeeded", reason="", root_cause=None, elapsed_s=2.0, log_dir="/logs")
+    assert summary(done) == "Succeeded: 0 incidents, 2.0 s; logs in /logs"
+    assert "0 steps, 0 incidents, 5 steps lost" in summary(replace(done, steps_lost=5))
+    assert "1 step, 0 incidents, 0 steps lost, goodput 100.0%" in summary(replace(done, steps=1))
+
+
+def test_one_that_nothing_cured_is_one_line_with_the_reason() -> None:
+    again = incident(policy="exit", why=(AGAIN,))
+    over = again.decided("exit", "the limit of 3 restarts is used up").given_up(11.0)
     _, err = shown(lambda s: s.incident(again, True), lambda s: s.incident(over, False))
     assert err.splitlines()[1].endswith("incident 1: the limit of 3 restarts is used up")
+
+
+def test_an_error_of_the_script_is_called_so_in_its_incident() -> None:
+    bug = "the same error came back at the same step: this is an error in the script"
+    why = (f"rank 2 killed (SIGKILL); {bug}; saving a surviving copy", "saving step 21", bug)
+    over = incident(policy="exit", why=why).given_up(11.0)
+    _, err = shown(lambda s: s.incident(incident(), True), lambda s: s.incident(over, False))
+    assert err.splitlines()[1].endswith(f"incident 1: saving step 21; {bug}")
 
 
 def test_a_long_story_is_shortened_to_its_beginning_and_its_end() -> None:
     later = [f"rank 2 killed (SIGKILL), and rank 3; try {n}; it failed" for n in range(8)]
     long = incident(policy="dump", why=("rank 2 killed (SIGKILL); trying", *later, "going on at step 50"))
-    assert cures(long) == "dump: trying; ...; try 7; going on at step 50"
+    assert cures(long) == "dump: trying; 8 more decisions; it failed; going on at step 50"
 
 
 def test_an_incident_that_changes_is_told_once() -> None:
@@ -170,11 +201,6 @@ def test_decisions_about_the_echo_are_not_part_of_the_story() -> None:
     i = incident(faults=(ECHO, KILL), policy="recover-in-place", why=why)
     assert cures(i) == "recover-in-place: restarting the process of rank 2 in place"
     assert "redoing" not in opening(i)
-
-
-def test_starting_again_is_not_called_a_cure() -> None:
-    (line,) = closing(incident(policy="exit", why=("restarting all 4 ranks",)))
-    assert line == "incident 1: rank 2 killed (SIGKILL) at step 50; restarting all 4 ranks"
 
 
 def test_details_are_not_shown_and_quiet_means_quiet() -> None:

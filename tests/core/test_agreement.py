@@ -46,7 +46,7 @@ def test_one_whose_local_state_was_not_safe_holds_all_back_to_where_they_can_und
     assert a.step == 7
     assert a.parts == {0: Part.UNDO, 1: Part.UNDO, 2: Part.RECEIVE}
     assert a.sources == (0, 1)
-    assert "takes back" in a.why
+    assert "the unfinished step of ranks 0, 1 is taken back" in a.why
 
 
 def test_undoing_is_not_done_when_the_further_step_can_be_reached() -> None:
@@ -87,7 +87,7 @@ def test_missing_local_state_is_named_for_every_step_that_was_tried() -> None:
     assert isinstance(outcome, NoAgreement)
     assert "step 9" in outcome.why
     assert "step 8" in outcome.why
-    assert "rank 1, 2" in outcome.why
+    assert "ranks 1, 2" in outcome.why
 
 
 def test_nobody_undoes_below_the_first_step() -> None:

@@ -41,7 +41,28 @@ def test_faults_are_merged_in_order() -> None:
     i = opened().merged((second,))
     assert i.faults == (KILLED, second)
     assert i.root_cause is KILLED
-    assert i.headline() == "rank 2 killed (SIGKILL), and rank 3"
+    assert i.headline() == "rank 2 killed (SIGKILL), and rank 3 killed (SIGSEGV)"
+
+
+def test_who_failed_alike_is_named_together_and_of_many_ways_the_first_few() -> None:
+    def exited(rank: int, code: int) -> FaultReport:
+        return FaultReport("exit", rank, 1, step=20, text=f"exit code {code}")
+
+    alike = tuple(FaultReport("signal", rank, 1, step=20, text="SIGKILL") for rank in (3, 0))
+    assert opened().merged(alike).headline() == "rank 2 killed (SIGKILL), and ranks 0, 3 too"
+    assert opened().merged((alike[0], exited(3, 1))).headline() == "rank 2 killed (SIGKILL), and rank 3 too"
+    many = opened().merged((alike[0], exited(4, 1), exited(6, 1), exited(5, 2), exited(7, 3), exited(8, 4)))
+    assert many.headline() == (
+        "rank 2 killed (SIGKILL), and rank 3 too, and ranks 4, 6 exited (exit code 1), "
+        "and rank 5 exited (exit code 2), and 2 more ranks"
+    )
+
+
+def test_one_that_nothing_cured_is_over_and_not_mended() -> None:
+    healed, lost = opened().closed(100.5), opened().given_up(100.5)
+    assert (opened().mended, healed.mended, lost.mended) == (False, True, False)
+    assert lost.total_ms == healed.total_ms == pytest.approx(500.0)
+    assert [stage for stage, _ in lost.timeline_ms()] == ["detect", "end"]
 
 
 def test_a_broken_connection_reported_first_is_not_the_root_cause() -> None:

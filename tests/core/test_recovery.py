@@ -371,6 +371,13 @@ def test_no_copy_left_starts_all_again() -> None:
 # ---------------------------------------------------------------------------------------- policies, budget, bugs
 
 
+def test_an_incident_begins_when_the_process_died_whoever_was_there_to_see_it() -> None:
+    d = Driven().running(20)
+    d.set(1, stage=Stage.EXITED, exit_code=-9, dead_s=3.0)
+    d.go()
+    assert d.story.timeline_ms()[0] == ("detect", pytest.approx(3000.0))
+
+
 def test_without_recover_in_place_a_death_restarts_all() -> None:
     d = Driven(policies=parse_policies("exit")).running(20).die(1)
     assert (d.job.phase, d.job.attempt) == (Phase.STARTING, 1)
@@ -411,7 +418,7 @@ def test_the_budget_counts_processes_and_ends_with_the_root_cause() -> None:
     assert d.job.phase is Phase.FAILED
     assert d.job.root_cause is not None
     assert (d.job.root_cause.rank, d.job.root_cause.text) == (2, "SIGSEGV")
-    assert "limit of 1" in d.job.reason
+    assert "limit of 1 restart is used up" in d.job.reason
     assert len(d.closed) == 2
     assert d.job.incident is None
 

@@ -98,7 +98,7 @@ def test_a_load_takes_as_long_as_a_replacement_may() -> None:
 def test_choosing_where_to_begin(loadable, partly, step) -> None:
     chosen, why = choose_start(loadable, partly)
     assert chosen == step
-    assert bool(why) == any(loadable.values())
+    assert (f"checkpoint of step {step}" if step >= 0 else "from the beginning") in why
 
 
 # ------------------------------------------------------------------------------------------------ dump
@@ -209,6 +209,16 @@ def test_exit_alone_keeps_nothing() -> None:
     assert (d.job.phase, d.story.policy) == (Phase.STARTING, "exit")
 
 
+def test_starting_again_says_from_where() -> None:
+    d = Driven(policies=parse_policies("exit")).running(20).die(1)
+    assert d.story.why[-1].endswith("restarting all 3 ranks")
+    ready(d, ())
+    assert d.story.why[-1] == "starting from the beginning"
+    d = Driven(policies=parse_policies("exit")).running(20).die(1)
+    ready(d, (10,)).form().commit(11)
+    assert (d.story.mended, d.story.why[-1]) == (True, "resuming from the checkpoint of step 10")
+
+
 # ------------------------------------------------------------------------------------------------ stop
 
 
@@ -225,6 +235,24 @@ def test_a_job_that_is_stopped_saves_first() -> None:
     d.each(disk=(20,)).go()
     assert d.job.phase is Phase.STOPPED
     assert d.job.attempt == 0
+    assert "step 20 is saved" in d.job.reason
+
+
+def test_what_breaks_because_all_are_told_to_end_is_no_incident() -> None:
+    """A rank whose groups are aborted may report that as an error, and one that dies then was to end anyway."""
+    d = Driven().running(20)
+    stop(d)
+    echo = FaultReport("exception", 0, 1, step=20, text="RuntimeError: closed", retryable="communication", at=5.0)
+    d.set(0, fault=echo)
+    d.go().die(1, -15)
+    bug = FaultReport("exception", 2, 1, step=20, text="ValueError", at=6.0)
+    d.set(2, fault=bug)
+    d.go()
+    assert (d.job.incident, d.job.incidents, d.closed) == (None, 0, [])
+    d.pause(0)
+    assert d.job.phase is Phase.SAVING, "who is dead, or of no use any more, is not waited for"
+    d.each(0, disk=(20,)).go()
+    assert (d.job.phase, d.job.incidents) == (Phase.STOPPED, 0)
     assert "step 20 is saved" in d.job.reason
 
 

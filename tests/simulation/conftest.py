@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-DEFAULT_SEEDS = 1500
+DEFAULT_SEEDS = 2000
 GROUP = 100
 
 

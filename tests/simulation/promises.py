@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from onward.agent.effects import StartProcess
@@ -375,7 +376,7 @@ class Promises:
         all_policies = {Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER} <= set(s.policies)
         if not all_policies and "configured" in judged + why:
             return
-        if "process restarts is used up" in why and s.max_restarts < 100:
+        if re.search("process restarts? is used up", why) and s.max_restarts < 100:
             return
         if "times with no progress" in why and len(self.world.fired) >= IDENTICAL_LIMIT:
             return

@@ -372,7 +372,7 @@ class SimAgent:
             return
         child = RankProcess(self.world, self, p)
         if self.world.at_point(child, "start", -1) is not None:
-            self.apply(self.logic.on_exit(p.number, 71))
+            self.apply(self.logic.on_exit(p.number, 71, self.world.now))
             return
         self.children[p.number] = child
         self.logic.on_started(p.number, 1000 + p.number)
@@ -416,7 +416,7 @@ class SimAgent:
         p = self.logic.processes.get(child.number)
         if p is not None:
             self._read_page(p, child)
-        self.apply(self.logic.on_exit(child.number, code))
+        self.apply(self.logic.on_exit(child.number, code, self.world.now))
         self._check_end()
 
     # ------------------------------------------------------------------------------------------ watching

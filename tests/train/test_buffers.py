@@ -15,13 +15,15 @@ import torch
 
 from onward.checkpoints import memory
 from onward.errors import StateError
+from onward.train.buckets import Buckets
 from onward.train.checkpoint import Buffers
+from onward.train.groups import Groups
 from onward.train.protected import Protected
 from onward.train.tensorfile import Layout, fill, open_file
 
 
 def state(value: float, size: int = 1 << 20) -> Protected:
-    p = Protected()
+    p = Protected(Buckets(Groups(None, "", 1.0)))
     p.add("flat", torch.full((size,), value))
     flags = torch.tensor([True, False])
     p.add("mixed", {"half": torch.full((3,), value).half(), "n": 7, "flags": flags, "deep": [1, b"x"]})

@@ -252,7 +252,10 @@ def test_exit_goes_on_from_the_newest_checkpoint(jobs, tmp_path, at):
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=[f"kind=kill,rank=0,step=18,at={at}"], flags=flags)
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["exit"]
-    assert any("resuming at step 15" in why for why in result.incidents[0]["why"]), result.incidents[0]["why"]
+    whys = result.incidents[0]["why"]
+    assert any("resuming from the checkpoint of step 15" in why for why in whys), whys
+    assert result.incidents[0]["steps_lost"] == result.outcome["steps_lost"] == 3
+    assert "resuming from the checkpoint of step 15; 3 steps lost\n" in result.err, "on screen too"
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)
 
 
@@ -260,7 +263,7 @@ def test_all_ranks_killed_at_once_go_on_from_the_checkpoint(jobs, tmp_path):
     args = (*STEPS, "--every", "5", "--dir", str(tmp_path), "--wait")
     result = jobs.run(SCRIPT, *args, nproc=2, chaos=["kind=double,rank=0+1,step=18"])
     assert result.code == 0, result.err[-3000:]
-    assert any("resuming at step 15" in why for i in result.incidents for why in i["why"])
+    assert any("resuming from the checkpoint of step 15" in why for i in result.incidents for why in i["why"])
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)
 
 

@@ -17,7 +17,9 @@ torch = pytest.importorskip("torch")
 from waiting import until  # noqa: E402
 
 from onward.errors import Unwind  # noqa: E402
+from onward.train.buckets import Buckets  # noqa: E402
 from onward.train.feed import Ended, Feed, check_of, digest_of  # noqa: E402
+from onward.train.groups import Groups  # noqa: E402
 from onward.train.local import LocalState  # noqa: E402
 from onward.train.partner import Partner  # noqa: E402
 from onward.train.protected import Protected  # noqa: E402
@@ -35,7 +37,7 @@ class Side:
         path.mkdir()
         torch.manual_seed(seed)
         self.layer = torch.nn.Linear(64, 64)
-        self.protected = Protected()
+        self.protected = Protected(Buckets(Groups(None, "", 1.0)))
         self.protected.add("layer", self.layer)
         self.protected.add("optimizer", torch.optim.AdamW(self.layer.parameters()))
         self.local = LocalState(str(path), self.protected, Partner(TOKEN, 0, 0, Waits()))

@@ -79,3 +79,27 @@ def test_the_library_changes_no_number(jobs, tmp_path):
     killed = jobs.run(script, "--with-onward", nproc=3, chaos=["kind=kill,rank=1,step=7,at=collective"])
     assert killed.policies() == ["recover-in-place"]
     jobs.same_state(plain, killed)
+
+
+UNUSUAL = {
+    "turns": "kill,rank=1,step=2,at=collective kill,rank=0,step=11,at=forward exception,rank=2,step=17,at=end",
+    "groups": "kill,rank=2,step=8,at=forward exception,rank=1,step=9,at=optimizer kill,rank=0,step=15,at=end",
+    "closure": "kill,rank=0,step=1,at=optimizer exception,rank=1,step=9,at=collective kill,rank=2,step=16,at=end",
+}
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_unusual_scripts_come_to_the_same_state(jobs, kind):
+    script, args, faults = "tests/scripts/unusual.py", ("--kind", kind), UNUSUAL[kind].split()
+    result = jobs.run(script, *args, nproc=3, chaos=[f"kind={fault}" for fault in faults])
+    assert result.code == 0, result.err[-3000:]
+    wanted = ["recover-in-place" if fault.startswith("kill") else "retry" for fault in faults]
+    assert result.policies() == wanted
+    assert result.outcome["steps_lost"] == 0
+    jobs.same_state(jobs.reference(script, *args, nproc=3), result)
+
+
+def test_state_that_no_other_rank_has_is_refused(jobs):
+    result = jobs.run("tests/scripts/sharded.py", nproc=2)
+    assert result.code == 1
+    assert "ZeroRedundancyOptimizer: each rank holds a part of its state that no other has" in result.err

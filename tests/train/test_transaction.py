@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from onward.train.buckets import Buckets
 from onward.train.groups import Groups
 from onward.train.local import LocalState
 from onward.train.partner import Partner
@@ -24,7 +25,7 @@ class Rank:
         create(str(path / "page"))
         self.model = nn.Linear(2, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.protected = Protected()
+        self.protected = Protected(Buckets(Groups(None, "", 1.0)))
         self.protected.add("model", self.model)
         self.protected.add("optimizer", self.optimizer)
         self.local = LocalState(str(path), self.protected, Partner(b"", 0, 0, Waits()))
