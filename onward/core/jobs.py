@@ -146,6 +146,7 @@ class Record:
     begun: int = -1  # the floor above which somebody inside has taken charge: who comes later joins
     shape: str = ""
     charged: int = 0  # waves that count against the limit
+    free: int = -1  # the last wave that does not, because somebody inside went on
     failures: int = 0  # of these, such in which a program had failed
     done: tuple[tuple[str, tuple[int, ...]], ...] = ()  # role -> indices whose pods have succeeded
     avoid: tuple[tuple[str, float], ...] = ()  # nodes that failed this job, and when

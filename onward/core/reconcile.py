@@ -235,6 +235,7 @@ class _Draft:
             wave=r.wave + 1,
             floor=r.wave + 1 if verdict.everybody else r.floor,
             charged=r.charged + verdict.charged,
+            free=r.free if verdict.charged else r.wave + 1,
             failures=r.failures + verdict.failure,
             done=() if verdict.everybody else r.done,
             avoid=self._avoid(losses),
@@ -248,11 +249,12 @@ class _Draft:
         if r.floor == r.wave or r.launched == r.wave or r.launched < 0:
             return
         staying = [p for p in self.here.values() if p.deleting is None and not self._why_remove(p)]
-        if all(p.wave >= r.wave for p in staying) and staying:
-            self.why.append("nobody is left who could go on: all pods start again")
-            self.record = replace(r, wave=r.wave + 1, floor=r.wave + 1, done=())
-        elif not staying:
-            self.record = replace(r, floor=r.wave, done=())
+        if any(p.wave < r.wave for p in staying):
+            return
+        self.why.append("nobody is left who could go on: all pods start again")
+        charged = r.charged + (r.free == r.wave)  # it cost nothing because somebody went on
+        wave = r.wave + 1 if staying else r.wave
+        self.record = replace(r, wave=wave, floor=wave, done=(), charged=charged, free=-1)
 
     def _avoid(self, losses: list[Loss]) -> tuple[tuple[str, float], ...]:
         bad = {loss.pod.node: self.now for loss in losses if loss.blames_node and loss.pod is not None}

@@ -140,6 +140,7 @@ def read_record(status: Obj) -> Record:
         floor=_number(kept, "floor", 0),
         launched=_number(kept, "launched", -1),
         begun=_number(kept, "begun", -1),
+        free=_number(kept, "free", -1),
         shape=str(kept.get("shape") or ""),
         charged=_number(kept, "charged", 0),
         failures=_number(kept, "failures", 0),

@@ -273,6 +273,10 @@ def test_when_nobody_is_left_who_could_go_on_all_begin_anew() -> None:
     assert len(dropped(plan)) == 3
     gone = decide(job, replace(seen, pods=failed), NOW)
     assert gone.record.floor == gone.record.wave == 1
+    assert (plan.record.charged, gone.record.charged) == (0, 0), "the wave was counted when it began"
+    free = replace(record, free=1)
+    for pods in ((fresh, *failed), failed):
+        assert decide(job, replace(seen, pods=pods, record=free), NOW).record.charged == 1, "nobody went on after all"
 
 
 def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
