@@ -280,7 +280,7 @@ def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(real: Acces
         for name, uid in first.items():
             await world.client.delete(PODS, name, world.namespace)
             await world.until(lambda n=name, u=uid: uid_of(world.pod(n)) not in ("", u), f"{name} is replaced")
-        await world.until(lambda: world.state("job") == "Running", "all pods run")
+            await world.until(lambda: world.state("job") == "Running", "all pods run")
         assert world.restarts("job") == 0
         second = {name: uid_of(world.pod(name)) for name in first}
         inner.address = str(world.pod("job-master-0")["status"]["podIP"])
