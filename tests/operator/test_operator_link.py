@@ -188,6 +188,12 @@ def status(world: World) -> dict[str, object]:
     return world.job("job").get("status") or {}
 
 
+def launched(world: World) -> int:
+    """The last wave of which all pods have been seen."""
+    record = status(world).get("record")
+    return int(record["launched"]) if isinstance(record, dict) else -1
+
+
 def has(world: World, kind: str, value: str) -> bool:
     conditions = status(world).get("conditions") or []
     assert isinstance(conditions, list)
@@ -277,10 +283,10 @@ def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(real: Acces
         for name in ("job-worker-0", "job-master-0", "manager"):
             await inner.fall_silent(name)
         first = {name: uid_of(world.pod(name)) for name in ("job-worker-0", "job-master-0")}
-        for name, uid in first.items():
+        for wave, name in enumerate(first, 1):
             await world.client.delete(PODS, name, world.namespace)
-            await world.until(lambda n=name, u=uid: uid_of(world.pod(n)) not in ("", u), f"{name} is replaced")
-            await world.until(lambda: world.state("job") == "Running", "all pods run")
+            await world.until(lambda w=wave: launched(world) == w, f"{name} is replaced")
+        await world.until(lambda: world.state("job") == "Running", "all pods run")
         assert world.restarts("job") == 0
         second = {name: uid_of(world.pod(name)) for name in first}
         inner.address = str(world.pod("job-master-0")["status"]["podIP"])
