@@ -54,7 +54,7 @@ class FaultyApi:
         self.rule: Rule = lambda request: ""
         self.fired: list[str] = []
         self.requests: list[str] = []
-        self._open: set[web.StreamResponse] = set()
+        self._watches: dict[int, web.Request] = {}  # a request cannot be in a set
 
     async def __aenter__(self) -> FaultyApi:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._access.tls(), limit=0))
@@ -74,9 +74,9 @@ class FaultyApi:
         await self._runner.cleanup()
 
     def cut_watches(self) -> None:
-        for response in list(self._open):
-            if response._req is not None and response._req.transport is not None:
-                response._req.transport.abort()
+        """All that have come in, also one that the server has not heard of yet."""
+        for request in list(self._watches.values()):
+            self._abort(request)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path_qs}")
@@ -92,6 +92,14 @@ class FaultyApi:
         if kind == "expired":
             error = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
             return web.Response(text=error)
+        if request.query.get("watch") == "true":
+            self._watches[id(request)] = request
+        try:
+            return await self._pass_on(request, kind)
+        finally:
+            self._watches.pop(id(request), None)
+
+    async def _pass_on(self, request: web.Request, kind: str) -> web.StreamResponse:
         url = self._access.server + request.path_qs
         headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
         async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:
@@ -100,14 +108,11 @@ class FaultyApi:
                 return self._abort(request)
             response = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json"})
             await response.prepare(request)
-            self._open.add(response)
             try:
                 async for chunk in answer.content.iter_any():
                     await response.write(chunk)
             except (aiohttp.ClientError, ConnectionError, asyncio.CancelledError):
                 pass
-            finally:
-                self._open.discard(response)
             return response
 
     @staticmethod

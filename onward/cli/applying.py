@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from onward.cli import yamlfiles
 from onward.cli.catalog import Catalog
 from onward.cli.objects import names, read_text
 from onward.errors import OnwardError, UsageError
@@ -18,7 +17,6 @@ from onward.kube.objects import Obj, Resource, name_of, version_of
 
 GONE_S = 120.0
 LOOK_S = 0.1
-SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def documents(files: tuple[str, ...]) -> list[Obj]:
@@ -26,15 +24,12 @@ def documents(files: tuple[str, ...]) -> list[Obj]:
     found: list[Obj] = []
     problems: list[str] = []
     for file in files:
-        paths = [file]
-        if Path(file).is_dir():
-            paths = [str(p) for p in sorted(Path(file).iterdir()) if p.suffix in SUFFIXES]
-        for path in paths:
+        for path in yamlfiles.paths(file):
             try:
-                for i, doc in enumerate(yaml.safe_load_all(read_text(path))):
+                for i, (_, doc) in enumerate(yamlfiles.documents(read_text(path))):
                     found += _objects(doc, f"{path}, document {i + 1}", problems)
-            except (OSError, yaml.YAMLError) as e:
-                problems.append(f"{path}: {e}")
+            except (*yamlfiles.UNREADABLE, *yamlfiles.MALFORMED) as e:
+                problems.append(f"{path}: {yamlfiles.in_words(e)}")
     if not found and not problems:
         problems.append("nothing to do: -f FILE names no object")
     if problems:
@@ -45,13 +40,19 @@ def documents(files: tuple[str, ...]) -> list[Obj]:
 def _objects(doc: Any, where: str, problems: list[str]) -> list[Obj]:
     if doc is None:
         return []
-    if not isinstance(doc, dict) or not doc.get("kind") or not doc.get("apiVersion"):
+    if not isinstance(doc, dict) or not all(isinstance(doc.get(k), str) and doc[k] for k in ("apiVersion", "kind")):
         problems.append(f"{where}: no object; apiVersion and kind are needed")
         return []
     if doc["kind"].endswith("List") and isinstance(doc.get("items"), list):
         return [o for i, item in enumerate(doc["items"]) for o in _objects(item, f"{where}, items[{i}]", problems)]
-    if not (doc.get("metadata") or {}).get("name"):
+    metadata = doc.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("name"):
         problems.append(f"{where}: {doc['kind']} has no metadata.name")
+        return []
+    try:
+        json.dumps(doc, allow_nan=False)
+    except (TypeError, ValueError) as e:  # bytes, infinity: what YAML can say and JSON cannot
+        problems.append(f"{where}: {doc['kind']} {metadata['name']} cannot be sent: {e}")
         return []
     _quote(doc)
     return [doc]

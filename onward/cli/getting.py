@@ -54,7 +54,8 @@ async def get(
             print()
         shown = await _table(client, resource, some, where, params, output == "wide", several, all_namespaces) or shown
     if not shown:
-        print(f"No resources found{f' in {where} namespace' if where else ''}.", file=sys.stderr)
+        there = f" in {where} namespace." if where and any(r.namespaced for r, _ in wanted) else ""
+        print(f"No resources found{there}", file=sys.stderr)
     return 0
 
 
@@ -92,7 +93,7 @@ async def _table(
     for row in rows:
         cells = [_cell(row["cells"][i]) for i in chosen]
         if several:
-            cells[0] = f"{resource.plural}{'.' + resource.group if resource.group else ''}/{cells[0]}"
+            cells[0] = f"{resource.kind.lower()}{'.' + resource.group if resource.group else ''}/{cells[0]}"
         if with_namespace:
             cells.insert(0, str(row["object"]["metadata"].get("namespace", "")))
         lines.append(cells)

@@ -13,7 +13,7 @@ from onward.core.intake import FREQUENCY, read_frequency, read_silenced
 from onward.core.policy import DEFAULT_POLICIES, closest, parse_policies
 from onward.core.published import Level, Rules
 from onward.ending import exit_code_of
-from onward.errors import UsageError
+from onward.errors import UsageError, WireError
 
 EPILOG = """\b
 Exit codes:
@@ -138,7 +138,7 @@ def status(job: str | None, output: str) -> int:
             print()
             try:
                 return max(code, go(job, output))
-            except UsageError:  # more than one, or gone by now
+            except (UsageError, WireError):  # more than one, gone by now, or just ending
                 return max(code, list_jobs(output))
     return go(job, output)
 

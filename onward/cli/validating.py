@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,11 +13,10 @@ import yaml
 from onward.api import ascendjob, fields
 from onward.api.crds import crds
 from onward.api.job import Job, Problem
-from onward.cli.applying import SUFFIXES
+from onward.cli import yamlfiles
 from onward.cli.objects import read_text
 
 Place = tuple[str | int, ...]
-LARGEST = 200_000  # values in one document
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Finding:
 
 def validate(files: tuple[str, ...], output: str) -> int:
     """0: all of them are good. 1: some are not; every problem is printed."""
-    findings = [finding for file in files for path in _paths(file) for finding in check_file(path)]
+    findings = [finding for file in files for path in yamlfiles.paths(file) for finding in check_file(path)]
     problems = sum(finding.level == "problem" for finding in findings)
     if output == "json":
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -52,22 +50,16 @@ def validate(files: tuple[str, ...], output: str) -> int:
     return 1 if problems else 0
 
 
-def _paths(file: str) -> list[str]:
-    if Path(file).is_dir():
-        return [str(p) for p in sorted(Path(file).iterdir()) if p.suffix in SUFFIXES]
-    return [file]
-
-
 def check_file(path: str) -> Iterator[Finding]:
     try:
         text = read_text(path)
-        documents = list(_documents(text))
-    except (OSError, UnicodeDecodeError) as e:
+        documents = list(yamlfiles.documents(text))
+    except yamlfiles.UNREADABLE as e:
         yield Finding(path, 1, "problem", "Unreadable", f"{e}; give a file that can be read")
         return
-    except (yaml.YAMLError, ValueError, RecursionError) as e:  # ValueError: a date that is none
+    except yamlfiles.MALFORMED as e:
         mark = getattr(e, "problem_mark", None)
-        what = getattr(e, "problem", None) or str(e)
+        what = getattr(e, "problem", None) or yamlfiles.in_words(e)
         yield Finding(path, mark.line + 1 if mark else 1, "problem", "InvalidYAML", str(what))
         return
     if not documents:
@@ -75,30 +67,6 @@ def check_file(path: str) -> Iterator[Finding]:
     for node, obj in documents:
         for level, problem in _sorted(node, _check(obj, node)):
             yield Finding(path, line_of(node, problem.path), level, problem.reason, problem.message)
-
-
-def _documents(text: str) -> Iterator[tuple[yaml.Node, Any]]:
-    loader = yaml.SafeLoader(text)
-    try:
-        while loader.check_node():
-            node = loader.get_node()
-            if node is not None and _size(node, {}) > LARGEST:
-                raise yaml.YAMLError(f"too large: with its aliases written out it has more than {LARGEST} values")
-            obj = loader.construct_document(node)
-            if node is not None and obj is not None:
-                yield node, obj
-    finally:
-        loader.dispose()
-
-
-def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values there are when every alias is written out."""
-    if id(node) not in known:
-        known[id(node)] = LARGEST  # should it contain itself
-        below = node.value if isinstance(node, yaml.CollectionNode) else []
-        parts = [part for each in below for part in (each if isinstance(each, tuple) else (each,))]
-        known[id(node)] = 1 + sum(_size(part, known) for part in parts)
-    return known[id(node)]
 
 
 def _sorted(node: yaml.Node, found: Iterator[tuple[str, Problem]]) -> list[tuple[str, Problem]]:

@@ -58,7 +58,8 @@ def chaos(state: Path, verb: str, name: str, text: str, wait: bool) -> int:
             asyncio.run(_with_client(state, lambda c: _drain(c, name)))
         case "sub-health":
             asyncio.run(_with_client(state, lambda c: _sub_health(c, name, text or "reported by onward chaos", True)))
-    print(f"{name}: {DONE[verb]}")
+    shared = verb == "partition" and plan.network != "pods"
+    print(f"{name}: {DONE[verb]}{SHARED if shared else ''}")
     return 0
 
 
@@ -70,6 +71,7 @@ DONE = {
     "drain": "drained; onward chaos node start does not undo this, kubectl uncordon does",
     "sub-health": "reported as sub-healthy; onward chaos node heal ends it",
 }
+SHARED = ", and still reach each other: pods share this machine's network, so only their node is cut off from the API"
 
 
 def _stop(state: Path, plan: Plan, node: NodePlan) -> None:

@@ -30,10 +30,7 @@ def down(state: Path, keep: bool, grace_s: float) -> int:
 
 
 def take_down(state: Path, keep: bool, grace_s: float) -> None:
-    try:
-        plan = plans.load(state)
-    except OnwardError as e:
-        raise UsageError(f"{e}") from e
+    plan = _plan(state)
     (state / "run").mkdir(exist_ok=True)
     (state / "run" / "ending").touch()
     names = [part.name for part in processes.parts(plan)]
@@ -58,6 +55,17 @@ def take_down(state: Path, keep: bool, grace_s: float) -> None:
         kubeconfig.unmerge(load_access(state / "kubeconfig").server)
     if not keep:
         shutil.rmtree(state)
+
+
+def _plan(state: Path) -> plans.Plan:
+    """As it was written; where that cannot be read any more, as far as directories tell it."""
+    try:
+        return plans.load(state)
+    except OnwardError as e:
+        print(f"{e}")
+        names = sorted(place.name for place in (state / "nodes").glob("*"))
+        nodes = [plans.NodePlan(name, number, {}) for number, name in enumerate(names, 1)]
+        return plans.Plan(nodes=nodes, network="pods" if os.geteuid() == 0 and shutil.which("ip") else "loopback")
 
 
 def _end_pods(sandboxes: Sandboxes, grace_s: float) -> None:

@@ -12,6 +12,7 @@ from onward.api.crds import crds
 from onward.errors import OnwardError
 from onward.kube.access import load_access
 from onward.kube.objects import PODGROUPS
+from onward.local.shim import linux
 from onward.operator.process import OperatorSettings, serve
 
 LEASE_S = 3.0  # there is one copy; when it is killed the next need not wait long
@@ -24,7 +25,10 @@ def main() -> int:
     try:
         access = load_access(asked.state.resolve() / "kubeconfig")
         served = any(crd["spec"]["names"]["kind"] == PODGROUPS.kind for crd in crds())
-        asyncio.run(serve(access, OperatorSettings(gang="on" if served else "off", lease_s=LEASE_S, define=True)))
+        settings = OperatorSettings(
+            gang="on" if served else "off", lease_s=LEASE_S, define=True, token_in_env=not linux.may_mount()
+        )
+        asyncio.run(serve(access, settings))
     except OnwardError as e:
         print(f"onward operator[{os.getpid()}]: {e}", file=sys.stderr)
         return 1

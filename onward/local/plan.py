@@ -8,6 +8,7 @@ nodes/NAME/     a node: its devices, its addresses, and a directory for each of 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,9 +19,7 @@ from onward.errors import OnwardError, UsageError
 
 FILE = "cluster.json"
 MAX_NODES = 250  # one address of a /24 each
-SERVICE_CIDR = "10.96.0.0/16"
-API_ADDRESS = "10.96.0.1"
-DNS_ADDRESS = "10.96.0.10"
+DNS_ADDRESS = "10.96.0.10"  # where pods have addresses of their own
 DOMAIN = "cluster.local"
 
 
@@ -73,6 +72,15 @@ class Plan:
         return f"{self._net()}.0.0/16"
 
     @property
+    def service_cidr(self) -> str:
+        """Where services get their addresses from; pods that share this machine's network reach them all the same."""
+        return "10.96.0.0/16" if self.network == "pods" else f"{self._net()}.252.0/22"
+
+    @property
+    def api_address(self) -> str:
+        return str(next(ipaddress.ip_network(self.service_cidr).hosts()))
+
+    @property
     def switch_address(self) -> str:
         return f"{self._net()}.0.1"
 
@@ -101,7 +109,7 @@ def load(state: Path) -> Plan:
     except FileNotFoundError as e:
         raise OnwardError(f"no cluster in {state}; onward up makes one") from e
     except (OSError, ValueError, TypeError, KeyError) as e:
-        raise OnwardError(f"{state / FILE} cannot be read ({e}); onward down --force removes what is there") from e
+        raise OnwardError(f"{state / FILE} cannot be read ({e}); onward down removes what is there") from e
 
 
 def uniform(count: int, cpus: str, memory: str, gpus: int, npus: int = 0) -> list[NodePlan]:

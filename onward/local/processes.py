@@ -31,9 +31,8 @@ class Part:
 
 def parts(plan: Plan) -> list[Part]:
     """In the order in which they are started."""
-    found = [Part("api", ("onward.local.api", "--port", str(plan.port)))]
-    if plan.network == "pods":
-        found.append(Part("network", ("onward.local.network",)))
+    found = [Part("api", ("onward.local.api", "--port", str(plan.port), "--service-range", plan.service_cidr))]
+    found.append(Part("network", ("onward.local.network",)))
     found.append(Part("controllers", ("onward.local.controllers",)))
     found.append(Part("operator", ("onward.local.operating",)))
     found += [Part(node.name, ("onward.local.node", "--name", node.name)) for node in plan.nodes]
@@ -69,8 +68,16 @@ def start(state: Path, part: Part) -> int:
     """In a session of its own, with a log; it outlives whoever started it."""
     module, *arguments = part.arguments
     command = [sys.executable, "-m", module, "--state", str(state), *arguments]
-    pid = spawn(command, log_file(state, part.name))
-    write_pid(state, part.name, pid)
+    return known(state, part.name, spawn(command, log_file(state, part.name)))
+
+
+def known(state: Path, name: str, pid: int) -> int:
+    """Write down who was just started; one whom nobody would know (the disk is full) is ended, and OSError raised."""
+    try:
+        write_pid(state, name, pid)
+    except OSError:
+        end([pid], grace_s=0.0)
+        raise
     return pid
 
 

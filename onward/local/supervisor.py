@@ -59,7 +59,12 @@ class Supervisor:
             return
         pid = processes.running(self._state, name)
         if not pid:
-            pid = self._start_guard() if name == GUARD else processes.start(self._state, self._parts[name])
+            try:
+                pid = self._start_guard() if name == GUARD else processes.start(self._state, self._parts[name])
+            except OSError as e:  # a full disk, for example
+                log.warning("%s could not be started: %s; again in %.2f s", name, e, LAST_S)
+                self._wait[name] = (time.monotonic() + LAST_S, LAST_S)
+                return
             log.info("%s started as %s", name, pid)
         try:
             fd = os.pidfd_open(pid)
@@ -73,8 +78,7 @@ class Supervisor:
             state=str(self._state), supervisor=os.getpid(), python=sys.executable
         )
         pid = processes.spawn([sys.executable, "-E", "-S", "-c", code], processes.log_file(self._state, GUARD))
-        processes.write_pid(self._state, GUARD, pid)
-        return pid
+        return processes.known(self._state, GUARD, pid)
 
     def _gone(self, name: str) -> None:
         pid, fd, since = self._watched.pop(name)
@@ -116,12 +120,23 @@ def main() -> int:
         lock = _lock(state)
         if lock < 0:
             return 0  # another one is at work
-        processes.write_pid(state, "supervisor", os.getpid())
+        _be_known(state)
         Supervisor(state, plan).run()
     except OnwardError as e:
         print(f"onward supervisor: {e}", file=sys.stderr)
         return 1
     return 0
+
+
+def _be_known(state: Path) -> None:
+    """A disk that is full may have room again later; until then nobody else may do our work."""
+    while not processes.cluster_ends(state):
+        try:
+            processes.write_pid(state, "supervisor", os.getpid())
+            return
+        except OSError as e:
+            log.warning("cannot write to %s: %s; again in %g s", state, e, LAST_S)
+            time.sleep(LAST_S)
 
 
 def _lock(state: Path) -> int:

@@ -17,7 +17,8 @@ from onward.kube.definitions import CRDS
 from onward.kube.objects import NODES, SERVICES, Obj, key_of, name_of
 from onward.local import kubeconfig, processes, wiring
 from onward.local import plan as plans
-from onward.local.plan import Plan
+from onward.local.controllers.system import services
+from onward.local.plan import NodePlan, Plan
 
 READY_S = 60.0
 LOOK_S = 0.1
@@ -66,11 +67,9 @@ def up(asked: argparse.Namespace, state: Path) -> int:
 
 
 def _plan(asked: argparse.Namespace) -> Plan:
-    count = NODES_DEFAULT if asked.nodes is None else asked.nodes
-    nodes = plans.uniform(count, asked.cpus or CPUS, asked.memory or MEMORY, asked.gpus or 0)
+    nodes = _nodes(asked)
     nfs, host_paths = _nfs(asked.nfs), dict[str, str]()
     if asked.node_file is not None:
-        nodes = plans.from_file(asked.node_file, nodes[0])
         nfs = plans.directories(asked.node_file, "nfs") | nfs
         host_paths = plans.directories(asked.node_file, "hostPaths")
     network, octet = _network(asked.network)
@@ -84,6 +83,12 @@ def _plan(asked: argparse.Namespace) -> Plan:
     return Plan(
         nodes=nodes, network=network, octet=octet, port=asked.port or 0, nfs=nfs, host_paths=host_paths, **extra
     )
+
+
+def _nodes(asked: argparse.Namespace) -> list[NodePlan]:
+    count = NODES_DEFAULT if asked.nodes is None else asked.nodes
+    nodes = plans.uniform(count, asked.cpus or CPUS, asked.memory or MEMORY, asked.gpus or 0)
+    return nodes if asked.node_file is None else plans.from_file(asked.node_file, nodes[0])
 
 
 def _network(asked: str) -> tuple[str, int]:
@@ -124,6 +129,19 @@ def _check_port(port: int) -> None:
         raise UsageError(f"--port {port} cannot be used ({e}); leave it out and a free one is taken") from e
 
 
+def _check_own_port(state: Path) -> None:
+    """The API keeps its port, which kubeconfigs name; somebody may have taken it while the cluster was down."""
+    if processes.running(state, "api"):
+        return
+    try:
+        port = int((state / "port").read_text())
+        socket.create_server(("127.0.0.1", port)).close()
+    except (FileNotFoundError, ValueError):
+        return
+    except OSError as e:
+        raise UsageError(f"the cluster's port {port} was taken meanwhile ({e}); end who has it, or onward down") from e
+
+
 def _again(asked: argparse.Namespace, state: Path) -> int:
     """There is a cluster already: it is left as it is, or brought back."""
     plan = plans.load(state)
@@ -136,6 +154,7 @@ def _again(asked: argparse.Namespace, state: Path) -> int:
         if asked.merge_kubeconfig:
             print(kubeconfig.merge(state / "kubeconfig"))
         return 0
+    _check_own_port(state)
     print(f"Going on with the cluster in {state}.")
     _start(plan, state)
     _tell(plan, state, asked.merge_kubeconfig)
@@ -144,13 +163,20 @@ def _again(asked: argparse.Namespace, state: Path) -> int:
 
 def _differences(asked: argparse.Namespace, plan: Plan) -> list[str]:
     found = []
-    if asked.nodes is not None and asked.nodes != len(plan.nodes):
+    if asked.node_file is not None:
+        if _nodes(asked) != plan.nodes:
+            found.append(f"its nodes are not those of {asked.node_file}")
+    elif asked.nodes is not None and asked.nodes != len(plan.nodes):
         found.append(f"it has {len(plan.nodes)} nodes, not {asked.nodes}")
     first = plan.nodes[0].capacity
     for name, resource in (("cpus", "cpu"), ("memory", "memory"), ("gpus", "nvidia.com/gpu")):
         value = getattr(asked, name)
-        if value is not None and str(value) != first.get(resource, "0"):
+        if asked.node_file is None and value is not None and str(value) != first.get(resource, "0"):
             found.append(f"its nodes have {resource} {first.get(resource, '0')}, not {value}")
+    times = {"node_lease": plan.lease_s, "evict_after": plan.evict_s, "crash_backoff": plan.crash_backoff_s[0]}
+    for name, have in times.items():
+        if getattr(asked, name) not in (None, have):
+            found.append(f"its --{name.replace('_', '-')} is {have:g}, not {getattr(asked, name):g}")
     if asked.port is not None and plan.port and asked.port != plan.port:
         found.append(f"its port is {plan.port}, not {asked.port}")
     if asked.network != "auto" and asked.network != plan.network:
@@ -196,9 +222,10 @@ async def _waiting_for(client: Client, plan: Plan, state: Path) -> str:
     missing = [name for name in wanted if not is_ready(nodes.get(name))]
     if missing:
         return f"nodes {', '.join(missing)}"
-    services = {key_of(s) for s in (await client.list(SERVICES))["items"]}
-    if not {"default/kubernetes", "kube-system/kube-dns"} <= services:
-        return "services kubernetes and kube-dns"
+    there = {key_of(s) for s in (await client.list(SERVICES))["items"]}
+    missing = [name_of(s) for s in services(plan) if key_of(s) not in there]
+    if missing:
+        return f"services {', '.join(missing)}"
     names = {node.name for node in plan.nodes}
     parts = [part.name for part in processes.parts(plan) if part.name not in names]
     dead = [name for name in parts if not processes.running(state, name)]

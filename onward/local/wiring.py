@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Iterable
 
 from onward.errors import OnwardError
-from onward.local.plan import SERVICE_CIDR, NodePlan, Plan
+from onward.local.plan import NodePlan, Plan
 
 COMMAND_S = 30.0
 OCTETS = range(200, 250)
@@ -114,7 +114,7 @@ class Wiring:
                 "link add br0 type bridge",
                 f"addr add {plan.switch_address}/24 dev br0",
                 "link set br0 up",
-                f"route add local {SERVICE_CIDR} dev lo",
+                f"route add local {plan.service_cidr} dev lo",
             ],
             self.switch,
         )
@@ -130,7 +130,8 @@ class Wiring:
             ]
         )
 
-    def build_node(self, node: NodePlan) -> None:
+    def build_node(self, node: NodePlan, connected: bool = True) -> None:
+        """`connected`: not if it is cut off; a process that is started anew must not mend that."""
         name, plan = self.node(node), self._plan
         self._make(name)
         links = _ip("-n", name, "-json", "link", "show")
@@ -163,7 +164,7 @@ class Wiring:
         )
         _batch(
             [
-                f"link set n{node.number} master br0 up",
+                f"link set n{node.number} master br0 {'up' if connected else 'down'}",
                 f"route add {plan.pod_cidr(node)} via {plan.node_address(node)}",
             ],
             self.switch,

@@ -50,10 +50,10 @@ class WriteFailed(OnwardError):
 
 
 class Hands:
-    """`leads` is asked before each write."""
+    """`leads` is asked before each write. `token_in_env`: pods cannot mount their job's Secret."""
 
-    def __init__(self, client: Client, eyes: Eyes, leads: Callable[[], bool]) -> None:
-        self._client, self._eyes, self._leads = client, eyes, leads
+    def __init__(self, client: Client, eyes: Eyes, leads: Callable[[], bool], token_in_env: bool = False) -> None:
+        self._client, self._eyes, self._leads, self._token_in_env = client, eyes, leads, token_in_env
 
     async def carry_out(self, sight: Sight, writes: tuple[Write, ...]) -> None:
         """In order; what is about pods many at a time. Raises WriteFailed after having tried what can be."""
@@ -137,6 +137,7 @@ class Hands:
             leader_address="" if address == "None" else address,
             others=_managers(sight, memory, write),
             joins=write.joins,
+            token_in_env=self._token_in_env,
         )
         role, index = write.place
         pod = pods.pod(job, role, index, wave=write.wave, around=around, prefer=write.prefer, avoid=write.avoid)

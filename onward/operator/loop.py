@@ -32,7 +32,10 @@ TOLD_S = 5.0
 
 
 class Operator:
-    """`leads`: whether this copy may write. `namespace`: the only one it minds; None: all."""
+    """`leads`: whether this copy may write. `namespace`: the only one it minds; None: all.
+
+    `token_in_env`: nodes cannot mount Secrets, so pods get what is in their job's by environment.
+    """
 
     def __init__(
         self,
@@ -42,11 +45,12 @@ class Operator:
         namespace: str | None = None,
         leads: Callable[[], bool] = lambda: True,
         rank_tables: str = ranktable.ROOT,
+        token_in_env: bool = False,
     ) -> None:
         self._client, self._leads = client, leads
         self._queue = WorkQueue(base_s=0.05, cap_s=20.0)
         self.eyes = Eyes(client, self._changed, gang=gang, namespace=namespace)
-        self.hands = Hands(client, self.eyes, leads)
+        self.hands = Hands(client, self.eyes, leads, token_in_env)
         self.links = Links(client, self._queue.add)
         self._events = EventRecorder(client, "onward-operator")
         self._tables = RankTables(client, rank_tables, leads, self._say_rank_table)

@@ -31,6 +31,7 @@ class OperatorSettings:
     only: str = ""  # the only namespace whose jobs it minds; empty: all
     namespace: str = ""  # of the lease; empty: our own in a cluster, else kube-system
     lease_s: float = 15.0
+    token_in_env: bool = False  # nodes cannot mount Secrets
     define: bool = False  # put the definitions of our own kinds there first
 
 
@@ -47,7 +48,14 @@ async def serve(access: Access, settings: OperatorSettings) -> None:
         gang = await _gang(client, settings.gang)
 
         async def lead() -> None:
-            await Operator(client, gang=gang, namespace=settings.only or None, leads=lambda: lease.held).run()
+            operator = Operator(
+                client,
+                gang=gang,
+                namespace=settings.only or None,
+                leads=lambda: lease.held,
+                token_in_env=settings.token_in_env,
+            )
+            await operator.run()
 
         task = asyncio.ensure_future(lease.run(lead))
         loop = asyncio.get_running_loop()

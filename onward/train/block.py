@@ -37,6 +37,7 @@ class Blocks:
         self._effort = (0, 0)  # in nanoseconds: all of it, and the part without a processor
 
     def begin(self, step: Step) -> None:
+        self._rank.in_ghost = False
         outside = self._tx.begin()
         self._telling.block_begun(step.index, outside)
         for name in outside:
@@ -155,6 +156,7 @@ class Blocks:
     # ------------------------------------------------------------------------------------- ghosts (see `alone`)
 
     def begin_ghost(self) -> None:
+        self._rank.in_ghost = True
         if self._tx.clean and self._tx.step in self._local.steps():
             self._tx.keep()  # a rank that fell behind shows the step as it was, its own loss included
         self._groups.alone = True

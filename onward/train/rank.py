@@ -42,6 +42,7 @@ class Rank:
         self.spare = me.spare
         self.scope = Scope.SETUP
         self.begun = False
+        self.in_ghost = False  # the last block was run for show (see `alone`), or its code after the block is
         self.in_loop = False  # the script has come to its steps
         self.holds = False  # the state is one that counts: begun with, loaded or received
         self.resumed = False

@@ -104,7 +104,9 @@ class Run:
         self._rank.checkpoints.plan(every, dir, keep, resume)
 
     def log(self, loss: float) -> None:
-        """Show `loss` to whoever watches the job."""
+        """Show `loss` to whoever watches the job. After a block run for show: nothing, the loss is not the step's."""
+        if self._rank.in_ghost:
+            return
         self._rank.page.set_float("loss_bits", float(loss))
         self._rank.page.set("loss_set", 1)
 

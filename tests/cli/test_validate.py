@@ -64,7 +64,7 @@ def test_a_good_job(tmp_path: Path) -> None:
         ("kind: AscendJob", "kind: AscendJo", "1: note: AscendJo (mindxdl.gitee.com/v1) is not checked"),
         ("kind: AscendJob\n", "", "1: InvalidObject: no object"),
         ("metadata:", "metadata: [", "5: InvalidYAML"),
-        ("image: any", "image: 2024-13-13", "1: InvalidYAML"),
+        ("image: any", "image: 2024-13-13", "1: AscendJob gpt is good"),  # a text, as in Kubernetes
     ],
 )  # fmt: skip
 def test_what_is_said_and_where(tmp_path: Path, old: str, new: str, expected: str) -> None:

@@ -43,10 +43,12 @@ def logs_of(state: Path) -> str:
 
 
 class OneCluster:
-    def __init__(self, state: Path, *flags: str) -> None:
-        self.state = state
+    """`say` runs `onward.local` as somebody; root unless told."""
+
+    def __init__(self, state: Path, *flags: str, say: Callable[..., object] = onward_local) -> None:
+        self.state, self._say = state, say
         words = ["--crash-backoff", "0.3", "--node-lease", "1", "--evict-after", "1", *flags]
-        onward_local("up", *words, state=state)
+        say("up", *words, state=state)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -60,11 +62,14 @@ class OneCluster:
         return asyncio.run_coroutine_threadsafe(go(), self._loop).result(timeout_s)
 
     def down(self) -> None:
+        """Once; a second time there is nothing to do."""
+        if self._loop.is_closed():
+            return
         self.call(self.client.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
-        onward_local("down", "--grace", "0", state=self.state)
+        self._say("down", "--grace", "0", state=self.state)
 
     # What tests say
 

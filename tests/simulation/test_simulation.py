@@ -112,7 +112,10 @@ def switched(seed: int, trace: bool = False) -> World:
     return World(seed, trace=trace, scenario=draw_switch(Random(seed)))
 
 
-@pytest.mark.parametrize("switches", [range(24), pytest.param(range(24, 600), marks=pytest.mark.nightly)], ids=str)
+_MORE_SWITCHES = pytest.param(range(24, 600), marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("switches", [range(24), _MORE_SWITCHES], ids=str)
 def test_promises_hold_while_a_node_is_switched(switches: range) -> None:
     kinds: Counter[str] = Counter()
     points: Counter[str] = Counter()

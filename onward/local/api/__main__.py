@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--extra-host", action="append", default=[], help="one more address, for pods that use the API")
     parser.add_argument("--history", type=int, default=20_000, help="changes kept for watches that resume")
     parser.add_argument("--max-pages", type=int, default=0, help="upper bound of the database, in pages of 4 KiB")
+    parser.add_argument("--service-range", default="10.96.0.0/16", help="where services get their addresses from")
     parser.add_argument("--controller", action="append", default=[], help="plural.group that something acts on")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -33,6 +34,7 @@ def main() -> int:
         extra_hosts=tuple(args.extra_host),
         history=args.history,
         max_pages=args.max_pages,
+        service_range=args.service_range,
         controllers=tuple(args.controller),
     )
     try:

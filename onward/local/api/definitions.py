@@ -194,8 +194,8 @@ def _schema(schema: Any, where: str, causes: list[Cause], *, root: bool = False,
         field = f"{where}.x-kubernetes-validations[{index}].rule"
         if not isinstance(text, str) or not text.strip():
             causes.append(required(field, "rule is not specified"))
-        elif rules.problem(text):
-            causes.append(wrong(field, text, rules.problem(text)))
+        elif why := rules.problem(text, schema, root):
+            causes.append(wrong(field, text, why))
     before = len(causes)
     for name, child in (schema.get("properties") or {}).items():
         _schema(child, f"{where}.properties[{name}]", causes, depth=depth + 1)

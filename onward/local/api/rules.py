@@ -12,6 +12,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from onward.local.api import rulefields
 from onward.local.api.status import Cause
 
 Json = dict[str, Any]
@@ -81,10 +82,11 @@ def functions_of(text: str) -> set[str]:
     return set(re.findall(r"([A-Za-z_]\w*)\s*\(", bare))
 
 
-def problem(text: str) -> str:
-    """Why a rule cannot be used here; empty when it can."""
+def problem(text: str, schema: Json, root: bool) -> str:
+    """Why a rule of a schema cannot be used here; empty when it can."""
+    fields = rulefields.unknown(text, schema, root)
     if library() is None:
-        return ""
+        return f"compilation failed: {fields}" if fields else ""
     unknown = functions_of(text) - BUILT_IN - set(ADDED)
     if unknown:
         return f"compilation failed: onward's API server does not support the function {sorted(unknown)[0]!r}"
@@ -92,7 +94,7 @@ def problem(text: str) -> str:
         _program(text)
     except ValueError as error:
         return f"compilation failed: {str(error)[:300]}"
-    return ""
+    return f"compilation failed: {fields}" if fields else ""
 
 
 def _context(value: Any, old: Any) -> Any:
@@ -115,7 +117,10 @@ def check(schema: Json, value: Any, path: str, old: Any) -> list[Cause]:
         text = rule["rule"]
         if re.search(r"\boldSelf\b", text) and old is None:
             continue
-        context = context or _context(value, old)
+        if context is None:
+            if any("__" in rule["rule"] for rule in schema["x-kubernetes-validations"]):
+                value, old = rulefields.readable(schema, value), rulefields.readable(schema, old)
+            context = _context(value, old)
         try:
             good = _program(text).execute(context)
             failure = ""

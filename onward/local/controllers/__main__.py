@@ -23,7 +23,7 @@ async def _run(state: Path) -> None:
     plan = load(state)
     async with Client(load_access(state / "kubeconfig"), user_agent="onward-controllers") as client:
         await asyncio.gather(
-            ensure(client),
+            ensure(client, plan),
             Scheduler(client, SCHEDULERS).run(),
             EndpointsController(client).run(),
             NodeLifecycle(client, plan).run(),

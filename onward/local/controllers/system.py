@@ -10,7 +10,7 @@ from onward.api.crds import crds
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.definitions import install
 from onward.kube.objects import SERVICES, Obj, name_of
-from onward.local.plan import API_ADDRESS, DNS_ADDRESS
+from onward.local.plan import DNS_ADDRESS, Plan
 from onward.log import get_logger
 
 log = get_logger("local.system")
@@ -26,22 +26,16 @@ def _service(name: str, namespace: str, address: str, labels: dict[str, str], po
     }
 
 
-WANTED = [
-    _service(
-        "kubernetes",
-        "default",
-        API_ADDRESS,
-        {"component": "apiserver", "provider": "kubernetes"},
-        [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 443}],
-    ),
-    _service(
-        "kube-dns",
-        "kube-system",
-        DNS_ADDRESS,
-        {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"},
-        [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}],
-    ),
-]
+def services(plan: Plan) -> list[Obj]:
+    """Names are served only where pods have addresses of their own."""
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    ports: list[Obj] = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 443}]
+    found = [_service("kubernetes", "default", plan.api_address, labels, ports)]
+    if plan.network == "pods":
+        labels = {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}
+        ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
+        found.append(_service("kube-dns", "kube-system", DNS_ADDRESS, labels, ports))
+    return found
 
 
 async def _ensure(client: Client, service: Obj) -> None:
@@ -54,15 +48,15 @@ async def _ensure(client: Client, service: Obj) -> None:
         await client.create(SERVICES, service, namespace)
 
 
-async def ensure(client: Client) -> None:
+async def ensure(client: Client, plan: Plan) -> None:
     """For ever: who deletes one gets it back."""
-    defined = crds()
+    defined, wanted = crds(), services(plan)
     while True:
         try:
             await install(client, defined)
         except (ApiError, Unreachable) as e:
             log.warning("definitions: %s", e)
-        for service in WANTED:
+        for service in wanted:
             try:
                 await _ensure(client, service)
             except (ApiError, Unreachable) as e:

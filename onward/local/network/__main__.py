@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
 from onward.errors import OnwardError
 from onward.kube.access import load_access
 from onward.kube.client import Client
+from onward.kube.events import EventRecorder
 from onward.kube.informer import Informer
 from onward.kube.objects import ENDPOINTS, SERVICES, Obj, key_of
 from onward.local import daemon
+from onward.local.network.datagrams import Back
 from onward.local.network.dns import DnsServer, machine_resolvers
-from onward.local.network.forward import Back, Forwarder, Front, fronts
+from onward.local.network.forward import Forwarder, Front, fronts
 from onward.local.network.inside import Inside
 from onward.local.network.names import resolve
-from onward.local.plan import API_ADDRESS, DNS_ADDRESS, cluster_id, load
+from onward.local.plan import DNS_ADDRESS, cluster_id, load
 from onward.local.wiring import Wiring
 
 TOGETHER_S = 0.01
+LOOK_S, AGAIN_S = 5.0, 0.3
 
 
 async def _run(state: Path) -> None:
-    wiring = Wiring(cluster_id(state), load(state))
-    inside = Inside(wiring.path(wiring.switch))
+    plan = load(state)
+    shared = plan.network != "pods"
+    wiring = Wiring(cluster_id(state), plan)
+    inside = Inside("" if shared else wiring.path(wiring.switch))
     access = load_access(state / "kubeconfig")
-    api = ("127.0.0.1", int(access.server.rpartition(":")[2]))  # on this machine's own loopback, not in the switch
     changed = asyncio.Event()
 
     def on_change(old: Obj | None, new: Obj | None) -> None:
@@ -36,21 +41,33 @@ async def _run(state: Path) -> None:
     async with Client(access, user_agent="onward-network") as client:
         services = Informer(client, SERVICES, on_change=on_change)
         endpoints = Informer(client, ENDPOINTS, on_change=on_change)
-        tasks = [asyncio.ensure_future(i.run()) for i in (services, endpoints)]
+        events = EventRecorder(client, "onward-network")
+        tasks = [asyncio.ensure_future(work) for work in (services.run(), endpoints.run(), events.run())]
         await services.synced()
         await endpoints.synced()
-        server = DnsServer(lambda name: resolve(name, services.get, endpoints.get), machine_resolvers())
-        await server.serve_udp(await inside.datagram(DNS_ADDRESS, 53))
-        await server.serve_tcp(await inside.listen(DNS_ADDRESS, 53))
-        forwarder = Forwarder(inside)
+        always: dict[Front, list[Back]] = {}
+        if not shared:
+            server = DnsServer(lambda name: resolve(name, services.get, endpoints.get), machine_resolvers())
+            await server.serve_udp(await inside.datagram(DNS_ADDRESS, 53))
+            await server.serve_tcp(await inside.listen(DNS_ADDRESS, 53))
+            # The API is on this machine's own loopback, not in the switch.
+            always[Front(plan.api_address, 443, "TCP")] = [("127.0.0.1", int(access.server.rpartition(":")[2]))]
+        forwarder, told = Forwarder(inside, shared), dict[Front, str]()
         while not any(t.done() for t in tasks):
             changed.clear()
-            wanted: dict[Front, list[Back]] = {}
+            owners: dict[Front, Obj] = {}
+            wanted = dict(always)
             for service in services:
-                wanted |= fronts(service, endpoints.get(key_of(service)))
-            wanted[Front(API_ADDRESS, 443, "TCP")] = [api]
-            await forwarder.update(wanted)
-            await changed.wait()
+                found = fronts(service, endpoints.get(key_of(service)))
+                wanted |= found
+                owners |= dict.fromkeys(found, service)
+            complete = await forwarder.update(wanted)
+            for front, text in forwarder.problems.items():
+                if told.get(front) != text and front in owners:
+                    events.record(owners[front], SERVICES, "Warning", "NotForwarded", text)
+            told = dict(forwarder.problems)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(changed.wait(), LOOK_S if complete else AGAIN_S)
             await asyncio.sleep(TOGETHER_S)
         await asyncio.gather(*tasks)
 

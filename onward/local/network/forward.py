@@ -6,12 +6,14 @@ A port is open only while somebody is behind it, so that others are refused at o
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import itertools
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from onward.kube.objects import Obj
+from onward.local.network.datagrams import Back, Datagrams
 from onward.local.network.inside import Inside
 from onward.log import get_logger
 
@@ -19,7 +21,6 @@ log = get_logger("local.forward")
 
 CONNECT_S = 5.0
 BLOCK = 256 * 1024
-IDLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,6 @@ class Front:
     port: int
     protocol: str
     sticky: bool = False
-
-
-Back = tuple[str, int]
 
 
 def fronts(service: Obj, endpoints: Obj | None) -> dict[Front, list[Back]]:
@@ -58,28 +56,64 @@ def fronts(service: Obj, endpoints: Obj | None) -> dict[Front, list[Back]]:
 
 
 class Forwarder:
-    """`update` brings the open ports in line with what is wanted."""
+    """`update` brings the open ports in line with what is wanted.
 
-    def __init__(self, inside: Inside) -> None:
-        self._inside = inside
+    `shared`: pods share this machine's network. A pod that listens on all addresses then has the port of its service
+    already, and is reached there without us; so a port is opened only after somebody behind it listens.
+    """
+
+    def __init__(self, inside: Inside, shared: bool = False) -> None:
+        self._inside, self._shared = inside, shared
         self._open: dict[Front, Callable[[], None]] = {}
         self._backs: dict[Front, list[Back]] = {}
         self._turn = itertools.count()
         self._lock = asyncio.Lock()
+        self.problems: dict[Front, str] = {}
 
-    async def update(self, wanted: dict[Front, list[Back]]) -> None:
+    async def update(self, wanted: dict[Front, list[Back]]) -> bool:
+        """False: something is not open yet; call again soon."""
         async with self._lock:
             self._backs = wanted
             for front in [f for f in self._open if f not in wanted]:
                 self._open.pop(front)()
+            self.problems = {front: text for front, text in self.problems.items() if front in wanted}
             for front in [f for f in wanted if f not in self._open]:
                 try:
-                    if front.protocol == "TCP":
-                        self._open[front] = await self._open_tcp(front)
-                    elif front.protocol == "UDP":
-                        self._open[front] = await self._open_udp(front)
+                    opened = await self._begin(front)
                 except OSError as e:
-                    log.warning("%s:%s: %s", front.address, front.port, e)
+                    opened = self._refused(front, e)
+                if opened is not None:
+                    self._open[front] = opened
+            return all(f in self._open for f in wanted)
+
+    async def _begin(self, front: Front) -> Callable[[], None] | None:
+        """How to end it. None: not yet."""
+        if front.protocol == "TCP":
+            if self._shared and not await self._answers(front):
+                return None
+            return await self._open_tcp(front)
+        if front.protocol == "UDP" and not self._shared:
+            return await self._open_udp(front)
+        raise OSError(errno.EPROTONOSUPPORT, f"{front.protocol} is not forwarded here")
+
+    def _refused(self, front: Front, why: OSError) -> Callable[[], None] | None:
+        if self._shared and why.errno == errno.EADDRINUSE:
+            return _nothing  # the pod itself: it listens on all addresses
+        text = f"port {front.port} of {front.address} is not open: {why.strerror or why}"
+        if why.errno == errno.EACCES:
+            text += "; ports below 1024 need root's rights, so give the service a higher one"
+        if self.problems.get(front) != text:
+            log.warning("%s", text)
+        self.problems[front] = text
+        return _nothing if why.errno in (errno.EACCES, errno.EPROTONOSUPPORT) else None
+
+    async def _answers(self, front: Front) -> bool:
+        for address, port in self._backs[front]:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                _, writer = await self._connect(address, port)
+                writer.close()
+                return True
+        return False
 
     def _choose(self, front: Front, client: str) -> list[Back]:
         """All of them, the one to try first in front."""
@@ -116,49 +150,12 @@ class Forwarder:
         return await asyncio.open_connection(sock=sock)
 
     async def _open_udp(self, front: Front) -> Callable[[], None]:
-        """Each client gets a socket of its own towards a pod; it is given up after a minute of silence."""
-        loop, near = asyncio.get_running_loop(), await self._inside.datagram(front.address, front.port)
-        clients: dict[tuple[str, int], tuple[socket.socket, asyncio.TimerHandle]] = {}
+        near = await self._inside.datagram(front.address, front.port)
+        return Datagrams(self._inside, near, lambda client: self._choose(front, client)).close
 
-        def forget(client: tuple[str, int]) -> None:
-            sock, timer = clients.pop(client)
-            timer.cancel()
-            loop.remove_reader(sock)
-            sock.close()
 
-        def back(client: tuple[str, int], sock: socket.socket) -> None:
-            try:
-                near.sendto(sock.recv(65535), client)
-            except OSError:
-                pass
-
-        async def begin(client: tuple[str, int], data: bytes) -> None:
-            backs = self._choose(front, client[0])
-            if client not in clients and backs:
-                sock = await self._inside.datagram()
-                sock.connect(backs[0])
-                loop.add_reader(sock, back, client, sock)
-                clients[client] = (sock, loop.call_later(IDLE_S, forget, client))
-            if client in clients:
-                clients[client][0].send(data)
-
-        def readable() -> None:
-            try:
-                data, client = near.recvfrom(65535)
-            except OSError:
-                return
-            task = asyncio.ensure_future(begin(client, data))
-            task.add_done_callback(lambda t: t.cancelled() or t.exception())
-
-        loop.add_reader(near, readable)
-
-        def close() -> None:
-            loop.remove_reader(near)
-            near.close()
-            for client in list(clients):
-                forget(client)
-
-        return close
+def _nothing() -> None:
+    """There is nothing to close."""
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

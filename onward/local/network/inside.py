@@ -18,8 +18,12 @@ T = TypeVar("T")
 
 
 class Inside:
+    """`namespace_file`: of the namespace; empty: this machine's own."""
+
     def __init__(self, namespace_file: str) -> None:
-        self._thread = ThreadPoolExecutor(1, "inside", linux.enter, (namespace_file, linux.CLONE_NEWNET))
+        self._thread = ThreadPoolExecutor(1, "inside")
+        if namespace_file:
+            self._thread = ThreadPoolExecutor(1, "inside", linux.enter, (namespace_file, linux.CLONE_NEWNET))
 
     async def _do(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

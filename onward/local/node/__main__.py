@@ -41,7 +41,7 @@ async def _serve(state: Path, name: str) -> None:
     place = state / "nodes" / name
     place.mkdir(parents=True, exist_ok=True)
     if plan.network == "pods":
-        Wiring(cluster_id(state), plan).build_node(node)
+        Wiring(cluster_id(state), plan).build_node(node, connected=not (place / "cut").exists())
     sock = _socket(place / "port")
     agent = Agent(state, plan, node, f"http://127.0.0.1:{sock.getsockname()[1]}")
     runner = await listen(agent, state / "node.token", sock)

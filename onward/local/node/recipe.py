@@ -137,7 +137,7 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         "cpu_millis": quantity.millis(limits.get("cpu", 0)),
         "hooks": c.get("lifecycle") or {},
         "probes": _probes(c, notes),
-        **_user(pod, c),
+        **_user(pod, c, notes),
     }
     return found
 
@@ -189,7 +189,7 @@ def _probes(c: Obj, notes: list[str]) -> Obj:
     return found
 
 
-def _user(pod: Obj, c: Obj) -> dict[str, Any]:
+def _user(pod: Obj, c: Obj, notes: list[str]) -> dict[str, Any]:
     of_pod, own = pod["spec"].get("securityContext") or {}, c.get("securityContext") or {}
     uid = own.get("runAsUser", of_pod.get("runAsUser"))
     gid = own.get("runAsGroup", of_pod.get("runAsGroup"))
@@ -198,6 +198,8 @@ def _user(pod: Obj, c: Obj) -> dict[str, Any]:
             c["name"], "CreateContainerConfigError", "container has runAsNonRoot and would run as root; set runAsUser"
         )
     if os.geteuid() != 0:
+        if uid not in (None, os.geteuid()):
+            notes.append(f"container {c['name']} runs as user {os.geteuid()}, who is not root and cannot become {uid}")
         return {}
     groups = [*(of_pod.get("supplementalGroups") or []), *([of_pod["fsGroup"]] if "fsGroup" in of_pod else [])]
     if uid is None and gid is None and not groups:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import time
-from pathlib import Path
 
 from onward import __version__
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.objects import LEASES, NAMESPACES, NODES, Obj, micro_stamp, stamp
 from onward.local.plan import NodePlan, Plan
+from onward.local.shim import linux
 from onward.log import get_logger
 
 log = get_logger("local.node")
@@ -69,7 +68,7 @@ class Registration:
             "nodeInfo": {
                 "machineID": "onward",
                 "systemUUID": "onward",
-                "bootID": _boot_id(),
+                "bootID": linux.boot_id(),
                 "kernelVersion": platform.release(),
                 "osImage": "this machine",
                 "containerRuntimeVersion": f"onward://{__version__}",
@@ -171,8 +170,3 @@ def _condition(before: Obj | None, kind: str, status: str, reason: str, message:
         "lastHeartbeatTime": now,
         "lastTransitionTime": before["lastTransitionTime"] if same and before else now,
     }
-
-
-def _boot_id() -> str:
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if os.access(path, os.R_OK) else ""

@@ -85,7 +85,9 @@ class Desk:
             del held[: end + 1]
             try:
                 order = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(order, dict):
                 self._on_order(order)
+        if len(held) > WAITING_BYTES:  # whoever that is, it is no order
+            self._drop(fd)

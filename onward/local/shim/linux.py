@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 
 CLONE_NEWNS = 0x00020000
@@ -82,14 +83,24 @@ def may_mount() -> bool:
     return _may[0]
 
 
+@functools.cache
+def boot_id() -> str:
+    """Of this boot of the machine. Empty: not told here."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
+
+
 def start_time(pid: int) -> str:
-    """When a process began, in the kernel's ticks: with it, a number names one process for ever. Empty: gone."""
+    """When a process began, as boot and ticks: with it, a number names one process for ever. Empty: gone."""
     try:
         with open(f"/proc/{pid}/stat") as f:
             fields = f.read().rpartition(")")[2].split()
     except OSError:
         return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    return "" if fields[0] in "ZX" else f"{fields[19]}@{boot_id()}"
 
 
 def holders(marker: bytes) -> list[int]:

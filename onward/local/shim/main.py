@@ -47,8 +47,9 @@ def main(place: str) -> None:
     pods: list[Pod] = []
 
     def order(what: dict[str, Any]) -> None:
-        if what.get("op") == "stop":
-            pods[0].stop(float(what.get("grace_s", 30)), str(what.get("reason") or ""), str(what.get("message") or ""))
+        grace_s = what.get("grace_s", 30)
+        if what.get("op") == "stop" and isinstance(grace_s, (int, float)):
+            pods[0].stop(float(grace_s), str(what.get("reason") or ""), str(what.get("message") or ""))
 
     desk = Desk(loop, f"{place}/shim.sock", order)
     pod = Pod(loop, place, recipe, desk.tell)

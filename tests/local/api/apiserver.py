@@ -22,6 +22,8 @@ START_S = 20.0
 class ApiProcess:
     """`python -m onward.local.api` with a state directory."""
 
+    ours = True
+
     def __init__(self, state: Path, *flags: str) -> None:
         self.state, self.flags = state, flags
         self.process: subprocess.Popen[str] | None = None

@@ -8,16 +8,24 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from apiserver import ApiProcess
+from realserver import Elsewhere
+from waiting import until
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
-    process = ApiProcess(tmp_path_factory.mktemp("api"))
+    """Ours; or the one that ONWARD_TEST_KUBECONFIG names (`make test-cluster`), for tests that hold for any."""
+    place, other = tmp_path_factory.mktemp("api"), os.environ.get("ONWARD_TEST_KUBECONFIG")
+    if other:
+        yield Elsewhere(place, Path(other))
+        return
+    process = ApiProcess(place)
     process.start()
     try:
         yield process
@@ -28,8 +36,10 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
 @pytest.fixture
 def namespace(api: ApiProcess) -> Iterator[str]:
     """A namespace of the test's own, so that tests do not see each other's objects."""
-    name = f"t{next(_numbers)}"
+    name = f"t{next(_numbers)}" if api.ours else f"onward-t{next(_numbers)}-{os.getpid()}"
     api.ok("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    until(lambda: api.call("GET", account)[0] == 200, "pods have an account there")
     yield name
     api.call("DELETE", f"/api/v1/namespaces/{name}")
 

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import http.client
 import secrets
+import shutil
 import ssl
 import subprocess
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
-from apiserver import free_port
+from apiserver import ApiProcess, free_port
 from replay import Server
 
 START_S = 60.0
@@ -45,6 +46,21 @@ def from_kubeconfig(path: Path) -> Server:
         tls.load_cert_chain(path.parent / user["client-certificate"], path.parent / user["client-key"])
     url = urlsplit(cluster["server"])
     return Server(url.hostname or "", url.port or 443, tls, user.get("token", ""), ours=False)
+
+
+class Elsewhere(ApiProcess):
+    """A server that runs already, for tests that ask one of ours."""
+
+    ours = False
+
+    def __init__(self, state: Path, kubeconfig: Path) -> None:
+        super().__init__(state)
+        self._server = from_kubeconfig(kubeconfig)
+        self.port, self.context, self.token = self._server.port, self._server.context, self._server.token
+        shutil.copy(kubeconfig, state / "kubeconfig")
+
+    def connect(self, timeout: float = 30) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self._server.host, self.port, timeout=timeout, context=self.context)
 
 
 # What our server does itself; other controllers would change objects under the transcript's hands.

@@ -101,9 +101,9 @@ def test_apply_get_describe_patch_label_delete(k: Kubectl) -> None:
         "GATES",
     ]
     assert lines[1].split()[:4] == ["p1", "0/1", "Pending", "0"]
-    assert re.search(r"s +ClusterIP +10\.96\.\d+\.\d+ +<none> +80/TCP", k("get", "svc").stdout)
+    assert re.search(r"s +ClusterIP +[\d.]+ +<none> +80/TCP", k("get", "svc").stdout)
     described = k("describe", "pod", "p1").stdout
-    assert "QoS Class:       BestEffort" in described
+    assert re.search(r"QoS Class: +BestEffort", described)
     assert "Image:      c" in described
     assert "Session Affinity:" in k("describe", "svc", "s").stdout
     k("patch", "svc", "s", "-p", '{"spec":{"ports":[{"name":"more","port":81}]}}', check=False)
@@ -146,14 +146,15 @@ def test_server_side_apply_diff_and_dry_run(k: Kubectl) -> None:
     assert k("get", "cm", "a", "-o", "jsonpath={.data.two}").stdout == "2"
 
 
-def test_typed_objects_that_kubectl_sends_as_protobuf(k: Kubectl) -> None:
+def test_typed_objects_that_kubectl_sends_as_protobuf(k: Kubectl, api: ApiProcess) -> None:
     k("create", "configmap", "a", "--from-literal=x=y")
     k("create", "secret", "generic", "b", "--from-literal=x=y")
     assert k("get", "secret", "b", "-o", "jsonpath={.type} {.data.x}").stdout == "Opaque eQ=="
     made = k("create", "deployment", "d", "--image=i", "--replicas=2")
-    assert "Warning: no controller for deployments runs here" in made.stderr
+    if api.ours:
+        assert "Warning: no controller for deployments runs here" in made.stderr
     k("scale", "deployment", "d", "--replicas=4")
-    assert k("get", "deploy", "d").stdout.splitlines()[1].split()[:4] == ["d", "0/4", "0", "0"]
+    assert k("get", "deploy", "d").stdout.splitlines()[1].split()[:2] == ["d", "0/4"]
     k("create", "job", "j", "--image=i")
     k("create", "priorityclass", "kubectl-test", "--value=5")
     assert "5" in k("get", "pc", "kubectl-test").stdout

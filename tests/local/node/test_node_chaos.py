@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +13,7 @@ import pytest
 from onecluster import OneCluster, alive, onward_local
 
 from onward.kube.objects import NODES
+from onward.local.plan import cluster_id
 from onward.local.up import is_ready
 
 POD = """
@@ -61,14 +66,28 @@ def test_a_node_that_stops(healed: OneCluster) -> None:
     healed.until(lambda: not taints(healed, "node-2"), "no taints any more")
 
 
+def connected(cluster: OneCluster, number: int) -> bool:
+    """Is the cable of a node plugged in?"""
+    switch = f"{cluster_id(cluster.state)}-switch"
+    command = ["ip", "-n", switch, "-json", "link", "show", f"n{number}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    return "UP" in json.loads(done.stdout)[0]["flags"]
+
+
 def test_a_node_that_is_cut_off(healed: OneCluster) -> None:
     healed.apply(POD.replace("NAME", "chaos-cut").replace("NODE", "node-1"))
     healed.ready("chaos-cut")
-    pids = healed.pids("chaos-cut")
+    pids, place = healed.pids("chaos-cut"), healed.state / "nodes" / "node-1"
+    assert connected(healed, 1)
     onward_local("chaos", "partition", "node-1", state=healed.state)
     healed.until(lambda: not is_ready(node(healed, "node-1")), "NotReady")
     healed.until(lambda: healed.pod("chaos-cut")["metadata"].get("deletionTimestamp"), "eviction")
     assert healed.pids("chaos-cut") == pids, "it runs on: nobody can tell it"
+    assert not connected(healed, 1)
+    old = healed.part("node-1")
+    os.kill(old, signal.SIGKILL)
+    healed.until(lambda: healed.part("node-1") != old and (place / "pid").read_text() != str(old), "a new agent")
+    assert not connected(healed, 1), "an agent that is started anew does not mend the cable"
     onward_local("chaos", "heal", "node-1", state=healed.state)
     healed.gone("chaos-cut")
     assert not [pid for pid in pids if alive(pid)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 
 import pytest
 from onecluster import OneCluster, alive
@@ -27,7 +29,7 @@ def runs(cluster: OneCluster) -> OneCluster:
     return cluster
 
 
-@pytest.mark.parametrize("part", ["node-1", "controllers", "network", "api", "supervisor", "guard"])
+@pytest.mark.parametrize("part", ["node-1", "controllers", "operator", "network", "api", "supervisor", "guard"])
 def test_kill_9_of(runs: OneCluster, part: str) -> None:
     before, old = runs.pids("kill-runs"), runs.part(part)
     assert len(before) == 1
@@ -42,6 +44,23 @@ def test_kill_9_of(runs: OneCluster, part: str) -> None:
     runs.phase(name, "Succeeded")  # the cluster still schedules and runs pods
     assert runs.pids("kill-runs") == before
     assert alive(before[0])
+    assert runs.container("kill-runs")["restartCount"] == 0
+
+
+def test_garbage_for_a_shim(runs: OneCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = runs.pod("kill-runs")["metadata"]["uid"]
+    before = runs.pids("kill-runs")
+    monkeypatch.chdir(runs.state / "nodes" / "node-1" / "pods" / uid)  # the address of a socket is short
+    orders = b'5\n[1]\n{"op": 5}\n{"op":"stop","grace_s":"soon"}'
+    for data in (bytes(range(256)), b"[" * 100_000, orders, b"x" * (2 << 20)):
+        with socket.socket(socket.AF_UNIX) as desk, contextlib.suppress(ConnectionError):  # it may hang up on us
+            desk.settimeout(30)
+            desk.connect("shim.sock")
+            desk.sendall(data + b"\n")
+            desk.shutdown(socket.SHUT_WR)
+            while desk.recv(65536):  # until it has read all, and closed
+                pass
+    assert runs.pids("kill-runs") == before
     assert runs.container("kill-runs")["restartCount"] == 0
 
 

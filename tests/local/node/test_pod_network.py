@@ -33,8 +33,20 @@ def find(name, tries=100):
             why = str(e)
             time.sleep(0.1)
     return why
+def echo(name):
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.settimeout(1)
+    for _ in range(60):  # packets get lost: nobody may be behind the service yet
+        try:
+            sock.sendto(b"hi", (name, 7))
+            return sock.recv(100).decode()
+        except OSError as e:
+            why = str(e)
+            time.sleep(0.1)
+    return why
 found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
 found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc")}
+found["echo"] = echo("echo")
 found["nothing.default"] = find("nothing.default", 1)
 place = "/var/run/secrets/kubernetes.io/serviceaccount/"
 request = urllib.request.Request("https://kubernetes.default.svc/api/v1/namespaces/" + open(place + "namespace").read())
@@ -44,12 +56,21 @@ found["api"] = json.load(urllib.request.urlopen(request, context=context))["meta
 found["name"], found["own"] = socket.gethostname(), find(socket.gethostname())
 print(json.dumps(found))
 """
+ECHO = """
+import socket
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.bind(("", 7007))
+while True:
+    data, source = sock.recvfrom(100)
+    sock.sendto(data + b" yourself", source)
+"""
 OBJECTS = Path(__file__).with_name("network.yaml")
 
 
 @pytest.fixture(scope="module")
 def pods(cluster: OneCluster) -> OneCluster:
     text = OBJECTS.read_text().replace("SERVER", json.dumps(SERVER), 2).replace("ASK", json.dumps(ASK), 1)
+    text = text.replace("ECHO", json.dumps(ECHO), 1)
     cluster.apply(text)
     return cluster
 
@@ -59,6 +80,7 @@ def test_services_and_names(pods: OneCluster) -> None:
     status = pods.phase("net-ask", "Succeeded")
     found = json.loads(pods.logs("net-ask"))
     assert found["qualified"] == 200
+    assert found["echo"] == "hi yourself", "UDP, too"
     assert len(found["web"]) == 1
     assert found["web"][0].startswith("10.96.")
     assert found["one.head"] == [one["podIP"]]

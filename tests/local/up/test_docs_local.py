@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.agent import control
 from onward.cli.main import main
 from onward.local import wiring
 
@@ -37,6 +38,7 @@ def test_the_commands_of_the_page(
     monkeypatch.setenv("ONWARD_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(control, "bases", lambda: [tmp_path])  # `onward status` tells of no jobs but ours
     said = {}
     try:
         for command in commands():

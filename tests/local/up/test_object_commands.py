@@ -9,6 +9,7 @@ import pytest
 import yaml
 from onecluster import OneCluster
 
+from onward.agent import control
 from onward.cli.main import main
 
 POD = """
@@ -26,8 +27,19 @@ spec:
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: cmd-map}
-data: {a: b}
+data: {a: b, day: 2026-01-02}
 """
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]\n" for i in range(9))
+OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
+BAD_FILES = {
+    BOMB.encode(): "too large: with its aliases written out",
+    b"a: " + b"[" * 5000 + b"]" * 5000: "nested too deeply",
+    bytes(range(256)): "codec can't decode byte",
+    b"apiVersion: v1\nkind: 5\nmetadata: {name: x}\n": "no object; apiVersion and kind are needed",
+    b"apiVersion: v1\nkind: ConfigMap\nmetadata: [x]\n": "ConfigMap has no metadata.name",
+    f"{OBJECT}data: {{a: .inf}}".encode(): "cannot be sent",
+    f"{OBJECT}data: {{a: !!binary aGVsbG8=}}".encode(): "cannot be sent",
+}
 
 
 @pytest.fixture
@@ -35,6 +47,7 @@ def say(cluster: OneCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     """Run a command; what it printed and how it ended."""
     monkeypatch.setenv("ONWARD_STATE", str(cluster.state))
     monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(control, "bases", list)  # `onward status` tells of no jobs that others run here
 
     def run(*words: str, code: int = 0) -> str:
         found = main(list(words))
@@ -62,9 +75,12 @@ def test_a_day_without_kubectl(say, tmp_path: Path) -> None:
     pod = json.loads(say("get", "pod", "cmd-one", "-o", "json"))
     assert pod["metadata"]["annotations"]["min-available"] == "4", "people forget quotes"
     assert pod["metadata"]["annotations"]["flag"] == "true"
-    assert yaml.safe_load(say("get", "cm", "cmd-map", "-o", "yaml"))["data"] == {"a": "c"}
+    assert yaml.safe_load(say("get", "cm", "cmd-map", "-o", "yaml"))["data"] == {"a": "c", "day": "2026-01-02"}
     assert "NAMESPACE" in say("get", "svc", "-A").splitlines()[0]
-    assert "No resources found" in say("get", "pods", "-l", "app=nobody")
+    assert say("get", "pods", "-l", "app=nobody") == "No resources found in default namespace.\n"
+    assert say("get", "nodes", "-l", "app=nobody") == "No resources found\n"
+    lines = [line for line in say("get", "pods,cm").splitlines() if "/cmd-" in line]
+    assert [line.split("/")[0] for line in lines] == ["pod", "configmap"]
 
     assert say("logs", "cmd-one") == "one\ntwo\n"
     assert say("logs", "pod/cmd-one", "--tail", "1", "--since", "1h") == "two\n"
@@ -84,6 +100,9 @@ def test_a_day_without_kubectl(say, tmp_path: Path) -> None:
     problems = say("apply", "-f", str(file), code=2)
     assert "document 1: no object" in problems
     assert "document 2: Pod has no metadata.name" in problems
+    for bad, told in BAD_FILES.items():
+        file.write_bytes(bad)
+        assert told in say("apply", "-f", str(file), code=2)
     file.write_text("{apiVersion: example.com/v1, kind: Nonsense, metadata: {name: x}}")
     assert "is its CRD installed?" in say("apply", "-f", str(file), code=1)
 
