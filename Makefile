@@ -18,10 +18,13 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 # What a user of the API meets, against a real kube-apiserver: the transcript of requests (KUBECONFIG, or
-# KUBEBUILDER_ASSETS), and with KUBECONFIG the stories of kubectl and the Python client.
+# KUBEBUILDER_ASSETS), and with KUBECONFIG the stories of kubectl and the Python client, and jobs. Jobs whose pods run
+# need ONWARD_TEST_IMAGE, an image with onward and torch; see docs/operator.md.
 API_TESTS := $(addprefix tests/local/api/test_,transcript.py kubectl.py python_client.py)
+JOB_TESTS := $(addprefix tests/local/jobs/test_acjob_,anywhere.py trains_anywhere.py)
 test-cluster: $(STAMP)
 	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q $(API_TESTS)
+	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q -m "nightly or not nightly" $(JOB_TESTS)
 
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -q -m nightly

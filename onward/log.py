@@ -25,6 +25,11 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(name if name.startswith("onward") else f"onward.{name}")
 
 
+def tell_all() -> None:
+    """In a process that has no other voice: what it does is logged, unless ONWARD_LOG says otherwise."""
+    get_logger("onward").setLevel(os.environ.get("ONWARD_LOG", "INFO").upper())
+
+
 def as_on_screen() -> None:
     """The lines of this process are shown among those of `onward run`, and look like them."""
     for handler in logging.getLogger("onward").handlers:

@@ -20,6 +20,7 @@ from onward.agent.effects import AnswerPeer, Effect, FetchLocal, KillProcess, Sa
 from onward.agent.helpers import OwnManager
 from onward.agent.herald import Herald
 from onward.agent.ledger import Ledger
+from onward.agent.line import Line, Patience
 from onward.agent.logic import AgentLogic
 from onward.agent.meeting import meet
 from onward.agent.observer import Diary, Observer, Outcome
@@ -106,7 +107,8 @@ class Launcher:
         self._herald = Herald(self.observer, self.logic, self._vault, self.ledger.obituaries)
         self._make_crew()
         self._manager = OwnManager(s, self._meeting, self.log_dir, self.observer.note)
-        self._office = Office(self._token, self._meeting.doors, self._on_manager, self._send_facts)
+        line = Line(self._meeting.doors, Patience(), joins=s.standby)
+        self._office = Office(self._token, line, self._on_manager, self._send_facts)
         self._sabotage = Sabotage(self.logic, self.crew, self.witness, lambda: self._manager.pid, self._office.send)
         try:
             with told_to(self.observer.note):

@@ -23,8 +23,9 @@ class Patience:
 class Line:
     """`door` is where to knock now."""
 
-    def __init__(self, first: Sequence[str], patience: Patience) -> None:
+    def __init__(self, first: Sequence[str], patience: Patience, joins: bool = False) -> None:
         self._first = list(first)  # where to begin
+        self._joins = joins  # the job begins without us: none of these doors is where it will
         self._known: list[str] = []  # as the last manager told it
         self._patience = patience
         self._turn = 0
@@ -58,7 +59,7 @@ class Line:
 
     def wait_s(self, since_s: float, in_office: bool) -> float:
         """How long to go on listening to a manager that was first heard `since_s` ago."""
-        starts = not self._known and self.door == self.home  # the job may not have begun: this is where it will
+        starts = not self._known and self.door == self.home and not self._joins  # this is where the job will begin
         if in_office or len(self.doors) == 1 or starts:
             return self._patience.silence_s
         return max(0.0, self._patience.office_s - since_s)

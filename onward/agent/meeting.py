@@ -207,7 +207,7 @@ def _member(s: RunSettings, name: str, address: str, peer: str, manager: str) ->
         nproc=s.nproc,
         nodes=s.nodes,
         job=s.job_name,
-        wanted=-1 if s.standby else s.node_rank,
+        wanted=s.node_rank,
         standby=s.standby,
         pod=s.pod,
         boot=boot_id(),

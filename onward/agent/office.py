@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from onward.agent.line import Line, Patience
+from onward.agent.line import Line
 from onward.agent.peers import split
 from onward.errors import WireError
 from onward.log import get_logger
@@ -24,17 +24,16 @@ CONNECT_S = 2.0
 GREETING_S = 5.0
 AGAIN_S = 0.02
 TURNED_AWAY_S = 0.5  # between two visits to a manager that does not let us in
-PATIENCE = Patience()
 
 
 class Office:
     """Keeps a connection to the manager. `on_message` takes what it says, `on_open` is called when it can be told."""
 
     def __init__(
-        self, token: bytes, doors: Sequence[str], on_message: Callable[[object], None], on_open: Callable[[], None]
+        self, token: bytes, line: Line, on_message: Callable[[object], None], on_open: Callable[[], None]
     ) -> None:
         self._token = token
-        self._line = Line(doors, PATIENCE)
+        self._line = line
         self._on_message = on_message
         self._on_open = on_open
         self._writer: asyncio.StreamWriter | None = None

@@ -29,7 +29,8 @@ class Surroundings:
     """What only the cluster knows, when a pod is made."""
 
     leader_address: str = ""  # where the others find the leader; empty: the name of its service
-    managers: tuple[str, ...] = ()  # where the job's manager can be found; empty: the job begins, at the leader
+    others: tuple[str, ...] = ()  # where a manager may be, besides the leader: pods that were here before
+    joins: bool = False  # the job has begun without this pod: a manager is at one of `others`, or at the leader
     operator: str = ""  # where the operator listens for what managers have to say
     standby: bool = False  # this pod gets ready beside the one whose place it is to take
     token_in_env: bool = False  # the secret comes by environment: nothing can be mounted
@@ -258,19 +259,18 @@ def _place(job: Job, replica: Replica, index: int, around: Surroundings) -> dict
         "ONWARD_LOCAL_ADDR": "$(POD_IP)",
         "ONWARD_MANAGER_PORT": str(MANAGER_PORT),
     }
-    if around.standby:
+    if around.standby or around.joins:
         found["ONWARD_STANDBY"] = "1"
-    else:
+    if not around.standby:
         found["ONWARD_NODE_RANK"] = str(job.node_rank(replica, index))
     if job.device[1]:
         found["ONWARD_NPROC_PER_NODE"] = str(job.device[1])
     host = around.leader_address or f"{leader_name(job)}.{job.namespace}.svc"
-    if around.managers:
-        found["ONWARD_MANAGER"] = ",".join(around.managers)
+    leader = f"{'$(POD_IP)' if replica.leader else host}:{MANAGER_PORT}"
+    if around.joins:
+        found["ONWARD_MANAGER"] = ",".join([*around.others, leader])
     elif not job.trains(job.leader):
-        found["ONWARD_MANAGER"] = f"{host}:{MANAGER_PORT}"  # the leader has no ranks: `onward manager` runs there
-    elif replica.leader:
-        found["ONWARD_RDZV_ENDPOINT"] = f"$(POD_IP):{MANAGER_PORT}"
+        found["ONWARD_MANAGER"] = leader  # it has no ranks: `onward manager` runs there
     else:
-        found["ONWARD_RDZV_ENDPOINT"] = f"{host}:{MANAGER_PORT}"
+        found["ONWARD_RDZV_ENDPOINT"] = ",".join([leader, *around.others])
     return found

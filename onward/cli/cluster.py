@@ -89,8 +89,10 @@ def operator(
     import asyncio
 
     from onward.kube.access import load_access
+    from onward.log import tell_all
     from onward.operator.process import OperatorSettings, serve
 
+    tell_all()
     access = load_access(kubeconfig, context)
     settings = OperatorSettings(gang=gang, only=only, namespace=lease_namespace, define=define)
     asyncio.run(serve(access, settings))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from onward.core.facts import FaultReport, Stage
 from onward.core.fence import called_softly, fence_by
-from onward.core.job import Decision, Facts, Job, current, nobody_came, node_of, renewed, without
+from onward.core.job import Decision, Facts, Job, current, nobody_came, node_of, renewed, vacant, without
 from onward.core.policy import Policy
 from onward.core.saving import climb
 from onward.core.words import listed, ranks_named
@@ -14,7 +14,8 @@ from onward.core.words import listed, ranks_named
 
 def shrink(job: Job, facts: Facts, now: float) -> Decision:
     """Nobody takes the place of a lost node: go on with those who are left, if they can and are enough."""
-    why = nobody_came(job, job.limits.reschedule_s)
+    missing = f"node {listed(vacant(job))} is missing, and without `recover` nobody is waited for"
+    why = missing if shrinks_at_once(job) else nobody_came(job, job.limits.reschedule_s)
     if Policy.ELASTIC not in job.policies:
         return climb(job, now, why)
     absent = tuple(r for r in range(job.world_size) if job.places[node_of(job, r)] is None)
@@ -41,6 +42,11 @@ def shrink(job: Job, facts: Facts, now: float) -> Decision:
         mend_until=now + job.limits.mend_s,
     )
     return Decision(new, (text,))
+
+
+def shrinks_at_once(job: Job) -> bool:
+    """No pod was to be replaced first: whoever comes joins later."""
+    return Policy.ELASTIC in job.policies and Policy.RECOVER not in job.policies
 
 
 def tend_absent(job: Job, facts: Facts) -> Decision:

@@ -116,6 +116,7 @@ class Gang:
     phase: str = ""
     text: str = ""  # what it says for itself
     current: bool = True  # it asks for what the job asks for
+    made_at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class Insight:
     phase: str = ""
     over: bool = False  # it has ended, well or not
     recovers: bool = False  # it goes on when a pod is lost, and waits for another
+    pods: frozenset[str] = frozenset()  # uids of those it knows of
     unfit: Mapping[str, str] = field(default_factory=dict)  # uid of a pod that it wants replaced -> why
     report: Mapping[str, Any] = field(default_factory=dict)  # for the status: step, goodput, policy, last incident
     incident: int = 0  # number of the fault that is being mended, 0: none
@@ -141,8 +143,10 @@ class Record:
     wave: int = 0  # of the pods made from now on
     floor: int = 0  # pods of earlier waves are to go
     launched: int = -1  # the last wave of which all pods have been seen
+    begun: int = -1  # the floor above which somebody inside has taken charge: who comes later joins
     shape: str = ""
     charged: int = 0  # waves that count against the limit
+    free: int = -1  # the last wave that does not, because somebody inside went on
     failures: int = 0  # of these, such in which a program had failed
     done: tuple[tuple[str, tuple[int, ...]], ...] = ()  # role -> indices whose pods have succeeded
     avoid: tuple[tuple[str, float], ...] = ()  # nodes that failed this job, and when
@@ -180,6 +184,7 @@ class Seen:
     insight: Insight | None = None
     lately: Insight | None = None  # without insight: what it was before the way to it was cut
     insight_until: float = 0.0  # and so long it is worth waiting for some, or trusting what it was
+    hopeless: str = ""  # why those inside cannot go on, by their own word, whatever happens
     errors: Mapping[str, str] = field(default_factory=dict)  # what could not be written lately: service, gang, pod
     ends: str = ""  # the job, or its namespace, is being deleted
     previous: Mapping[Place, str] = field(default_factory=dict)  # where pods were before, as far as known
@@ -216,6 +221,8 @@ class MakePod:
     wave: int
     prefer: str = ""  # the node it was on before
     avoid: tuple[str, ...] = ()
+    floor: int = 0  # pods of earlier waves are to go
+    joins: bool = False  # those who stay have begun: it takes the place of a lost one
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,15 @@ def judge(job: Wanted, losses: list[Loss], seen: Seen, now: float) -> Verdict:
     return Verdict(everybody=everybody, charged=not goes_on, message=message, why=told)
 
 
+def judge_hopeless(job: Wanted, seen: Seen) -> Verdict:
+    """All pods run, but those who knew where the job was are gone: it begins anew."""
+    limit = job.backoff_limit or job.retry_times
+    if limit and seen.record.charged >= limit:
+        return _past_limit(job, seen.hopeless)
+    message = f"Job {job.key} is restarting because {seen.hopeless}."
+    return Verdict(everybody=True, charged=True, message=message, why=seen.hopeless)
+
+
 def _judge_failed(job: Wanted, failed: list[Loss], seen: Seen, insight: Insight | None, told: str) -> Verdict:
     """Programs have failed, and nobody inside goes on without them."""
     record = seen.record

@@ -11,7 +11,7 @@ generation is formed until it is known to run, both must agree to whatever comes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onward.core.facts import RankFacts
@@ -150,3 +150,8 @@ def vote(electorates: Sequence[Electorate], outlook: Outlook) -> Vote:
             who = ", ".join(missing) or "anybody"
             return Vote(False, f"NoQuorum: {votes} of {seats} votes; no word from {who}", missing)
     return Vote(True)
+
+
+def nobody_left(electorates: Sequence[Electorate], gone: Collection[str]) -> bool:
+    """All who had a vote are dead, so there will never be a majority: who is left cannot know what they decided."""
+    return any(all(m.id in gone for m in e.members) for e in electorates)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from onward.core.agreement import Agreement, NoAgreement, Part, agree
 from onward.core.checkpoints import choose_start
-from onward.core.elastic import grow
+from onward.core.elastic import grow, shrink, shrinks_at_once
 from onward.core.ends import close, restart
 from onward.core.facts import THROUGH, RankFacts, Scope, Stage
 from onward.core.fence import copy_of, has_arrived
@@ -20,6 +20,7 @@ from onward.core.job import (
     forming_s,
     next_generation,
     node_of,
+    vacancy,
     vacant,
     vacant_s,
 )
@@ -101,6 +102,8 @@ def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
         return Decision(replace(job, soft=False))  # one stands at the fence: the others cannot end a step without it
     gone = vacant(job)
     if gone and job.deadline != job.mend_until and all(node_of(job, r) in gone for r in missing):
+        if shrinks_at_once(job) and job.waiting == vacancy(job):
+            return shrink(job, facts, now)
         return Decision(replace(job, deadline=job.mend_until))  # only a node is waited for
     if missing:
         return Decision(job)

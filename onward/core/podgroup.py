@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onward.core.quantity import write
+
 PENDING, INQUEUE, RUNNING, UNKNOWN, COMPLETED = "Pending", "Inqueue", "Running", "Unknown", "Completed"
 STARTED = (RUNNING, UNKNOWN)
 UNSCHEDULABLE, SCHEDULED = "Unschedulable", "Scheduled"
@@ -36,10 +38,11 @@ class Census:
 
 def admit(minimum: Mapping[str, int], total: Mapping[str, int], used: Mapping[str, int]) -> str:
     """Why a group that says what it needs in all is not let in; empty: it is."""
+    left = {name: round(total.get(name, 0) * OVERCOMMIT) - used.get(name, 0) for name in minimum}
     short = [
-        f"{name} {want} of {max(0, round(total.get(name, 0) * OVERCOMMIT) - used.get(name, 0))}"
+        f"{name} {write(name, want)} of {write(name, max(0, left[name]))}"
         for name, want in sorted(minimum.items())
-        if want > total.get(name, 0) * OVERCOMMIT - used.get(name, 0)
+        if want > left[name]
     ]
     return f"the cluster has too little left: {', '.join(short)}" if short else ""
 

@@ -35,7 +35,7 @@ from onward.core.jobs import (
     Word,
     Write,
 )
-from onward.core.losses import Loss, find_losses, judge, why_lost
+from onward.core.losses import Loss, find_losses, judge, judge_hopeless, why_lost
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
 SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
@@ -125,6 +125,7 @@ class _Draft:
         if self._past_deadline():
             return
         self._mind_shape()
+        self._mind_beginning()
         if self._mind_losses() or self._mind_success():
             return
         self._mind_survivors()
@@ -205,12 +206,21 @@ class _Draft:
             self.word = Word(RESTARTING, "jobRestarting", f"Job {job.key} is restarting because {text}.")
             self.why.append(text)
 
+    def _mind_beginning(self) -> None:
+        """Somebody is in charge inside the pods that stay: a pod that comes later joins, and begins nothing."""
+        known = self.seen.insight.pods if self.seen.insight is not None else frozenset()
+        if any(p.uid in known and p.wave >= self.record.floor for p in self.here.values()):
+            self.record = replace(self.record, begun=self.record.floor)
+
     def _mind_losses(self) -> bool:
         """Count what was lost. True: the job has failed with it."""
         losses = find_losses(self.job, replace(self.seen, record=self.record))
-        if not losses:
+        if losses:
+            verdict = judge(self.job, losses, self.seen, self.now)
+        elif self.seen.hopeless and all(p.wave >= self.record.floor for p in self.here.values()):
+            verdict = judge_hopeless(self.job, self.seen)
+        else:
             return False
-        verdict = judge(self.job, losses, self.seen, self.now)
         self.why.append(verdict.why)
         if verdict.fatal:
             self._fail("JobFailed", verdict.fatal)
@@ -225,6 +235,7 @@ class _Draft:
             wave=r.wave + 1,
             floor=r.wave + 1 if verdict.everybody else r.floor,
             charged=r.charged + verdict.charged,
+            free=r.free if verdict.charged else r.wave + 1,
             failures=r.failures + verdict.failure,
             done=() if verdict.everybody else r.done,
             avoid=self._avoid(losses),
@@ -238,11 +249,12 @@ class _Draft:
         if r.floor == r.wave or r.launched == r.wave or r.launched < 0:
             return
         staying = [p for p in self.here.values() if p.deleting is None and not self._why_remove(p)]
-        if all(p.wave >= r.wave for p in staying) and staying:
-            self.why.append("nobody is left who could go on: all pods start again")
-            self.record = replace(r, wave=r.wave + 1, floor=r.wave + 1, done=())
-        elif not staying:
-            self.record = replace(r, floor=r.wave, done=())
+        if any(p.wave < r.wave for p in staying):
+            return
+        self.why.append("nobody is left who could go on: all pods start again")
+        charged = r.charged + (r.free == r.wave)  # it cost nothing because somebody went on
+        wave = r.wave + 1 if staying else r.wave
+        self.record = replace(r, wave=wave, floor=wave, done=(), charged=charged, free=-1)
 
     def _avoid(self, losses: list[Loss]) -> tuple[tuple[str, float], ...]:
         bad = {loss.pod.node: self.now for loss in losses if loss.blames_node and loss.pod is not None}
@@ -302,11 +314,13 @@ class _Draft:
         return ready
 
     def _make_pods(self) -> None:
-        avoid = tuple(node for node, at in self.record.avoid if self.now - at < AVOID_S)
+        r = self.record
+        avoid = tuple(node for node, at in r.avoid if self.now - at < AVOID_S)
         for place in self.job.places():
-            if place not in self.here and place not in self.held and not self.record.is_done(place):
+            if place not in self.here and place not in self.held and not r.is_done(place):
                 prefer = self.seen.previous.get(place, "")
-                self.writes.append(MakePod(place, self.record.wave, "" if prefer in avoid else prefer, avoid))
+                prefer = "" if prefer in avoid else prefer
+                self.writes.append(MakePod(place, r.wave, prefer, avoid, r.floor, r.begun == r.floor))
 
     def _mind_launch(self) -> None:
         """From now on a pod that is missing is one that was lost."""
@@ -371,7 +385,7 @@ class _Draft:
             if errors.get(what):
                 return Word(CREATED, reason, errors[what])
         if self.job.gang and gang is not None and not ready and gang.phase == "":
-            settled_s = self.now - (self.record.started_at or self.now)
+            settled_s = self.now - max(gang.made_at, self.record.started_at or self.now)
             if settled_s < SETTLE_S:
                 self._again(SETTLE_S - settled_s)
             else:
@@ -379,9 +393,14 @@ class _Draft:
                 hint = f"kubectl get podgroup -n {self.job.namespace} shows what it says"
                 return Word(CREATED, "PodGroupNotInitialized", f"{text} {hint}")
         if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
-            why = gang.text or "cluster resource is not enough"
-            return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")
+            return self._pending(gang.text or "cluster resource is not enough")
+        unplaced = next((p for p in self.here.values() if p.phase == "Pending" and not p.node and p.text), None)
+        if self.job.gang and unplaced is not None and len(self.here) == self.job.total:
+            return self._pending(unplaced.text)
         return self._just_created()
+
+    def _pending(self, why: str) -> Word:
+        return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")
 
     def _just_created(self) -> Word:
         return Word(CREATED, "JobCreated", f"Job {self.job.key} is created.")

@@ -105,7 +105,7 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     policy, why = _choose(job, tuple(dead), tuple(lost))
     if len(dead) == len(job.ranks):
         return restart(job, now, why)
-    if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER):
+    if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER, Policy.ELASTIC):
         return climb(job, now, why)
     already = job.phase is Phase.PAUSING  # a fault during the pause changes who is replaced, not the generation
     new = replace(
@@ -150,6 +150,8 @@ def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Pol
     if len(dead) == len(job.ranks):
         return Policy.EXIT, f"{head}; no rank is left that holds the state"
     if lost and Policy.RECOVER not in job.policies:
+        if Policy.ELASTIC in job.policies:
+            return Policy.ELASTIC, f"{head}; the others keep their processes"
         return Policy.EXIT, f"{head}; recover is not configured"
     if lost:
         return Policy.RECOVER, f"{head}; another node takes over {ranks}, the others keep their processes"

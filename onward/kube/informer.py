@@ -139,10 +139,11 @@ class Informer:
     def learn(self, obj: Obj) -> None:
         """What the server answered to a write of ours.
 
-        The watch may be ahead of the answer. What it has passed and does not hold is gone, and nobody would ever
-        say so again: it is not taken in.
+        The watch may be ahead of the answer, or as far: the answer to a deletion has the version of the end. What the
+        watch has passed and does not hold is gone, and nobody would ever say so again: it is not taken in.
         """
-        passed = self._version and newer({"metadata": {"resourceVersion": self._version}}, obj)
+        reached = {"metadata": {"resourceVersion": self._version}}
+        passed = version_of(obj) == self._version or newer(reached, obj)
         if key_of(obj) in self._objects or not passed:
             self._put(key_of(obj), self._complete(obj))
 

@@ -81,7 +81,8 @@ class ClusterDesk:
         job = logic.job
         pods = {m.pod for m in [*logic.members(), *here] if m.pod} - self._gone
         if job is None:
-            return JobFacts(waiting=logic.waiting, pods=sorted(pods), starts=bool(here) and not logic.members())
+            starts = bool(here) and not logic.members()
+            return JobFacts(waiting=logic.waiting, hopeless=logic.hopeless, pods=sorted(pods), starts=starts)
         if self._began_at is None and job.begun:
             self._began_at = now
         open_, last = job.incident, job.last
@@ -102,6 +103,7 @@ class ClusterDesk:
             world_size=job.world_size,
             step=min((f.progress.step for f in logic.facts.values() if f.rank in job.ranks), default=-1),
             waiting=job.waiting,
+            hopeless=logic.hopeless,
             reason=job.reason,
             incidents=job.incidents,
             incident=open_.number if open_ is not None else 0,

@@ -10,7 +10,7 @@ from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.job import OVER, Job, Phase, age, node_of
-from onward.core.membership import Member, Outlook
+from onward.core.membership import Member, Outlook, nobody_left
 from onward.core.recovery import QUIET_S, advance, quorum
 from onward.core.saving import savers
 from onward.core.succession import overtaken, resumed
@@ -189,6 +189,15 @@ class ManagerLogic:
         self._known = list({m.id: m for m in [*(m for j in jobs for m in j.places if m is not None), *voters]}.values())
         self._known_of = job
         return self._known
+
+    @property
+    def hopeless(self) -> str:
+        """Why there will never be a majority, whoever comes."""
+        newest = self.job or max(self._recorded(), key=age, default=None)
+        if newest is None or newest.phase in OVER or not nobody_left(newest.voters, self._roll.gone):
+            return ""
+        lost = ", ".join(dict.fromkeys(m.name for e in newest.voters for m in e.members))
+        return f"all who knew where it was are gone ({lost})"
 
     _known: list[Member] = []
     _known_of: Job | None = None

@@ -45,6 +45,7 @@ class ManagerServer:
         self._idle_since = time.monotonic()
         self._fatal: DieAfter | None = None  # on purpose
         self.refused = 0
+        self.operators = 0  # that have spoken to it, one after the other
         self._waking = False
         self._took_s = 0.0
         self._rested_at = 0.0
@@ -140,6 +141,7 @@ class ManagerServer:
     def _hear_operator(self, message: ClusterFacts, writer: asyncio.StreamWriter) -> None:
         if writer not in self._operators:
             self._operators.add(writer)
+            self.operators += 1
             self._desk.forget()
         self._logic.out += [(None, note) for note in self._desk.hear(message)]
         self._ask_who_lives()

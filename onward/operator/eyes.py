@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from onward.api import ascendjob, pods
@@ -53,6 +53,7 @@ class Memory:
     lately: Insight | None = None  # before the way to it was cut
     insight_until: float = 0.0
     managers: tuple[str, ...] = ()
+    hopeless: tuple[str, frozenset[str]] = ("", frozenset())  # why those inside cannot go on; the pods that say so
     table: str = ""  # the rank table that was written last
 
     def failed(self, problems: dict[str, str]) -> bool:
@@ -188,9 +189,10 @@ class Eyes:
         wanted = views.wanted(obj, read)
         own = self._pods_of[uid_of(obj)]
         service = self._service(obj, read)
+        known = tuple(self._pod(pod, read) for pod in own)
         seen = Seen(
             generation=int(obj["metadata"].get("generation") or 1),
-            pods=tuple(self._pod(pod, read) for pod in own),
+            pods=known,
             nodes=self._nodes(own),
             service=service is not None,
             secret=bool(memory.token),
@@ -200,6 +202,7 @@ class Eyes:
             insight=memory.insight,
             lately=memory.lately,
             insight_until=memory.insight_until,
+            hopeless=memory.hopeless[0] if memory.hopeless[1] == alive(known) else "",
             errors=memory.errors,
             ends=self._ends(obj),
             previous=memory.previous,
@@ -276,6 +279,11 @@ def _place(pod: Obj, read: Job | list[Problem]) -> Place | None:
         if head == f"{read.name}-{replica.lower}" and number.isdecimal() and int(number) < replica.count:
             return (replica.name, int(number)) if number == str(int(number)) else None
     return None
+
+
+def alive(pods: Iterable[PodSeen]) -> frozenset[str]:
+    """The uids of those that are there and have not ended."""
+    return frozenset(p.uid for p in pods if not p.over)
 
 
 def last_word(status: Obj) -> Word | None:

@@ -106,7 +106,7 @@ class Hands:
                 if service is not None:
                     await self._create(SERVICES, service, self._eyes.services, job)
             case MakeGang(change=False):
-                await self._create(PODGROUPS, pods.pod_group(job), self._eyes.groups, job)
+                await self._make_gang(job)
             case MakeGang():
                 patch = {"spec": pods.pod_group(job)["spec"]}
                 done = await self._client.patch(PODGROUPS, pods.pod_group_name(job), patch, job.namespace)
@@ -114,12 +114,29 @@ class Hands:
             case MakePod():
                 await self._make_pod(sight, job, write)
 
+    async def _make_gang(self, job: Job) -> None:
+        try:
+            await self._create(PODGROUPS, pods.pod_group(job), self._eyes.groups, job)
+        except ApiError as e:
+            if e.code != 404 or not await self._is_unserved(PODGROUPS):
+                raise
+            text = "PodGroups are not served here (any more); install Volcano, or run onward operator --gang off"
+            raise ApiError(404, "NotServed", text) from e
+
+    async def _is_unserved(self, resource: Resource) -> bool:
+        try:
+            await self._client.request("GET", resource.path(), params={"limit": "1"})
+        except ApiError as e:
+            return e.code == 404
+        return False
+
     async def _make_pod(self, sight: Sight, job: Job, write: MakePod) -> None:
         memory = self._eyes.memory(sight.obj)
         address = str(sight.service["spec"]["clusterIP"]) if sight.service is not None else ""
         around = Surroundings(
             leader_address="" if address == "None" else address,
-            managers=_managers(sight, memory, write.wave),
+            others=_managers(sight, memory, write),
+            joins=write.joins,
             token_in_env=self._token_in_env,
         )
         role, index = write.place
@@ -182,7 +199,7 @@ class Hands:
                 return
             raise
         same = left.get("kind") == resource.kind and uid_of(left) == uid_of(obj)
-        if same and left["metadata"].get("deletionTimestamp") and options.get("gracePeriodSeconds") != 0:
+        if same and left["metadata"].get("deletionGracePeriodSeconds"):  # without time to end, it is gone already
             informer.learn(left)
 
     async def _is_another(self, resource: Resource, obj: Obj) -> bool:
@@ -206,7 +223,7 @@ def _check_owner(resource: Resource, there: Obj, job: Job) -> None:
             raise _NotYet()
         whose = "an earlier job of this name"
     what = f"{resource.kind.lower()} {name_of(there)} exists already and belongs to {whose}"
-    raise ApiError(409, "NameTaken", f"{what}; it is left alone")
+    raise ApiError(409, "NameTaken", f"{what}; it is left alone: delete it, or give the job another name")
 
 
 async def gone(client: Client, resource: Resource, obj: Obj) -> bool:
@@ -220,10 +237,10 @@ async def gone(client: Client, resource: Resource, obj: Obj) -> bool:
     return uid_of(there) != uid_of(obj)
 
 
-def _managers(sight: Sight, memory: Memory, wave: int) -> tuple[str, ...]:
+def _managers(sight: Sight, memory: Memory, new: MakePod) -> tuple[str, ...]:
     """Where those are whom a new pod is to join; nobody, when all are new."""
-    floor = sight.seen.record.floor
-    going = [p for p in sight.seen.pods if floor <= p.wave < wave and p.phase == "Running" and p.deleting is None]
+    before = [p for p in sight.seen.pods if new.floor <= p.wave < new.wave]
+    going = [p for p in before if p.phase == "Running" and p.deleting is None]
     addresses = [str((sight.pods[p.name].get("status") or {}).get("podIP") or "") for p in going]
     alive = [f"{address}:{MANAGER_PORT}" for address in addresses if address]
     hosts = {door.rpartition(":")[0] for door in alive}

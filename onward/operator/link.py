@@ -45,6 +45,7 @@ class Situation:
     leader: str = ""  # address of its pod
     others: tuple[str, ...] = ()  # of the other pods that run
     alive: frozenset[str] = frozenset()  # uids of pods that are there and have not ended
+    begun: bool = False  # a manager was in office in these pods
     trouble: tuple[tuple[str, str], ...] = ()
     coming: tuple[tuple[str, str], ...] = ()
     faults: tuple[NodeFault, ...] = ()
@@ -66,6 +67,7 @@ class Link:
         self._gone: set[str] = set()
         self._pods: list[str] = []  # that the manager has named
         self._unmanned = False  # the leader has one that is not in office
+        self._answers: list[str] = []  # of managers that are not in office, in this round: why they never will be
         self._doors: list[str] = []
         self._writer: asyncio.StreamWriter | None = None
         self._said: ClusterFacts | None = None
@@ -87,7 +89,8 @@ class Link:
         failures = 0
         while True:
             spoke = False
-            targets = self._targets(failures)
+            targets, asked = self._targets(failures), self._situation
+            self._answers = []
             patient = failures < FAITHFUL and targets[:1] == self._doors[:1]
             for door in targets[:1] if patient else targets:
                 spoke = await self._visit(door)
@@ -95,6 +98,7 @@ class Link:
                 if spoke:
                     break
             failures = 0 if spoke else failures + 1
+            self._take_stock(asked)
             self._moved.clear()
             await happened(self._moved, backoff_s(failures, 0.2, SLOWEST_S))
 
@@ -130,8 +134,10 @@ class Link:
                 if in_office:
                     self._unmanned = False
                     self._hear(door, message)
-                elif not message.starts and asyncio.get_running_loop().time() - came > MANNED_S:
+                    self._despair(message.hopeless, self._situation.alive)
+                elif not self._waits_for_all(message) and asyncio.get_running_loop().time() - came > MANNED_S:
                     self._unmanned = True
+                    self._answers.append(message.hopeless)
                     return False
         except ConnectionRefusedError:
             if not self._doors:  # nobody is there to be waited for
@@ -145,6 +151,20 @@ class Link:
             if writer is not None:
                 writer.close()
         return in_office
+
+    def _waits_for_all(self, facts: JobFacts) -> bool:
+        return facts.starts and not self._situation.begun
+
+    def _take_stock(self, asked: Situation) -> None:
+        """When all pods were asked, none has a manager in office, and one says that there will never be any."""
+        why = next((text for text in self._answers if text), "")
+        if len(self._answers) == bool(asked.leader) + len(asked.others) == len(asked.alive):
+            self._despair(why, asked.alive)
+
+    def _despair(self, why: str, pods: frozenset[str]) -> None:
+        if why and self._memory.hopeless != (why, pods):
+            self._memory.hopeless = (why, pods)
+            self._changed()
 
     async def _speak(self) -> None:
         """Say all there is to say, whenever it has changed."""
@@ -206,6 +226,7 @@ def insight(facts: JobFacts) -> Insight:
         phase=facts.phase,
         over=facts.over,
         recovers=bool({Policy.RECOVER.value, Policy.ELASTIC.value} & set(facts.policies)),
+        pods=frozenset(facts.pods),
         unfit=facts.unfit,
         incident=facts.incident,
         recovering=recovering,

@@ -9,7 +9,7 @@ from onward.api.job import Job
 from onward.core.jobs import OVER
 from onward.kube.client import Client
 from onward.kube.objects import PODS, uid_of
-from onward.operator.eyes import Memory, Sight
+from onward.operator.eyes import Memory, Sight, alive
 from onward.operator.link import Link, Situation
 from onward.operator.views import over
 from onward.wire.messages import NodeFault
@@ -48,8 +48,8 @@ class Links:
         """The server is asked itself: what we say here, nobody can take back."""
         labels = ",".join(f"{k}={v}" for k, v in pods.job_labels(job).items())
         there = (await self._client.list(PODS, job.namespace, labelSelector=labels))["items"]
-        alive = {uid_of(pod) for pod in there if not over(pod)}
-        return [uid for uid in uids if uid not in alive]
+        living = {uid_of(pod) for pod in there if not over(pod)}
+        return [uid for uid in uids if uid not in living]
 
 
 def _situation(job: Job, sight: Sight) -> Situation:
@@ -77,7 +77,8 @@ def _situation(job: Job, sight: Sight) -> Situation:
     return Situation(
         leader=leader,
         others=tuple(sorted(others)),
-        alive=frozenset(p.uid for p in sight.seen.pods if not p.over),
+        alive=alive(sight.seen.pods),
+        begun=sight.seen.record.begun == sight.seen.record.floor,
         trouble=tuple(sorted(trouble.items())),
         coming=tuple(sorted(coming.items())),
         faults=tuple(faults),

@@ -95,11 +95,14 @@ class Operator:
             log.info("%s: %s", key, why)
         await self._write_status(sight, plan, at)
         memory = self.eyes.memory(sight.obj)
+        knew = bool(memory.token)
         try:
             await self.hands.carry_out(sight, plan.writes)
         except WriteFailed as e:
             memory.failed(e.problems)
             raise
+        if not knew and memory.token:  # now the manager can be spoken to; nothing else may happen for hours
+            self.links.update(key, sight, memory)
         await self._tables.keep(sight, memory, at)
         if memory.failed({}):
             self._queue.add(key)

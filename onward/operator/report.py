@@ -39,6 +39,7 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
         "told": record.told,
     }
     kept |= {name: n for name, n in (("opened", record.opened), ("closed", record.closed)) if n}
+    kept |= {name: n for name, n in (("begun", record.begun), ("free", record.free)) if n >= 0}
     if record.done:
         kept["done"] = {role: spans(indices) for role, indices in record.done}
     if record.avoid:

@@ -124,6 +124,7 @@ def gang_seen(group: Obj, asked: Obj) -> Gang:
         phase=str(status.get("phase") or ""),
         text=str(telling[-1]["message"]) if telling else "",
         current=all(spec.get(key) == value for key, value in asked["spec"].items()),
+        made_at=read_stamp(group["metadata"].get("creationTimestamp")) or 0.0,
     )
 
 
@@ -138,6 +139,8 @@ def read_record(status: Obj) -> Record:
         wave=_number(kept, "wave", 0),
         floor=_number(kept, "floor", 0),
         launched=_number(kept, "launched", -1),
+        begun=_number(kept, "begun", -1),
+        free=_number(kept, "free", -1),
         shape=str(kept.get("shape") or ""),
         charged=_number(kept, "charged", 0),
         failures=_number(kept, "failures", 0),

@@ -204,6 +204,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     world_size: int = 0
     step: int = -1  # that all have committed
     waiting: str = ""
+    hopeless: str = ""  # why nobody here will ever be in office
     reason: str = ""
     incidents: int = 0
     incident: int = 0  # number of the one that is open, 0: none

@@ -60,3 +60,10 @@ def test_before_anybody_was_in_office_the_first_door_is_all_there_is() -> None:
     line = Line(["a"], Patience())
     assert [line.left(10.0 * i, heard=False, nobody_home=False) for i in range(3)] == ["a", "a", "a"]
     assert line.wait_s(60.0, in_office=False) == Patience().silence_s
+
+
+def test_who_joins_a_job_that_has_begun_looks_everywhere() -> None:
+    """At the first door there may be a manager that will never be in office; the others may be at the last."""
+    line = Line(ALL, Patience(), joins=True)
+    assert line.wait_s(0.5, in_office=False) == Patience().office_s - 0.5
+    assert [line.left(10.0 * i, heard=False, nobody_home=False) for i in range(4)] == ["a", "b", "a", "c"]

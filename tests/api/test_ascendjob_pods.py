@@ -224,10 +224,22 @@ def test_what_onward_run_is_told() -> None:
     assert worker["ONWARD_RDZV_ENDPOINT"] == "10.96.0.7:9601"
     assert worker["ONWARD_NODE_RANK"] == "2"
     assert worker["ONWARD_RECOVER_STRATEGY"] == "recover,exit"
-    again = env(read, "Master", around=Surroundings(managers=("10.0.0.4:9601", "10.0.0.5:9601"), operator="op:1"))
+    assert "ONWARD_STANDBY" not in worker
+
+
+def test_what_a_pod_is_told_that_takes_the_place_of_another() -> None:
+    read = good(with_marks(job(Master=role(), Worker=role(2)), recover_strategy="recover"))
+    begun = Surroundings("10.96.0.7", others=("10.0.0.4:9601", "10.0.0.5:9601"), joins=True, operator="op:1")
+    again = env(read, "Master", around=begun)
     assert "ONWARD_RDZV_ENDPOINT" not in again  # the job goes on elsewhere: this pod does not begin it anew
-    assert again["ONWARD_MANAGER"] == "10.0.0.4:9601,10.0.0.5:9601"
+    assert again["ONWARD_MANAGER"] == "10.0.0.4:9601,10.0.0.5:9601,$(POD_IP):9601"  # the others may look for it there
+    assert (again["ONWARD_STANDBY"], again["ONWARD_NODE_RANK"]) == ("1", "0")
     assert again["ONWARD_OPERATOR"] == "op:1"
+    assert env(read, "Worker", 1, around=begun)["ONWARD_MANAGER"].endswith(",10.96.0.7:9601")
+
+    early = Surroundings("10.96.0.7", others=("10.0.0.4:9601",))
+    assert env(read, "Master", around=early)["ONWARD_RDZV_ENDPOINT"] == "$(POD_IP):9601,10.0.0.4:9601"
+    assert "ONWARD_STANDBY" not in env(read, "Master", around=early), "it is where the job begins"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from onward.core.facts import RankFacts, Scope, Stage
+from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.job import Job, Limits, Phase, new_job
-from onward.core.membership import Electorate, Member, Outlook, fill, vote
+from onward.core.membership import Electorate, Member, Outlook, fill, nobody_left, vote
 from onward.core.policy import parse_policies
 from onward.core.recovery import advance
 from onward.core.succession import inherited, overtaken
@@ -45,6 +45,8 @@ def test_who_is_known_to_be_gone_is_not_counted_but_somebody_must_be_left() -> N
     e = Electorate((A, B), seat="a")
     assert vote([e], following(B, gone=(A,))).enough
     assert not vote([e], following(gone=(A, B))).enough
+    assert nobody_left([Electorate((B, C)), e], {"a", "b"}), "there will never be a majority"
+    assert not nobody_left([Electorate((B, C)), e], {"a", "c"})
 
 
 def test_each_electorate_has_a_say() -> None:
@@ -139,3 +141,20 @@ def test_a_vacant_place_in_a_start_is_not_waited_for_by_starting_the_others_agai
     assert failed.phase is Phase.FAILED
     assert failed.reason == "no node took the place of node 1 within 600 s"
     assert failed.restarts_used == start.restarts_used
+
+
+@pytest.mark.parametrize(("policies", "waits"), [("recover,elastic-training", True), ("elastic-training", False)])
+def test_without_recover_the_others_go_on_at_once_when_a_node_is_lost(policies: str, waits: bool) -> None:
+    before = job(policies=parse_policies(policies))
+    lost = FaultReport("node", 1, before.incarnations[1], text="it is gone", at=10.0)
+    facts = {r: replace(f, elastic=True) for r, f in ranks().items()}
+    told = {0: facts[0], 1: replace(facts[1], fault=lost)}
+    outlook = following(A, gone=(B,))
+    paused = advance(before, told, 10.0, outlook).job
+    assert (paused.phase, paused.places) == (Phase.PAUSING, (A, None))
+    at_fence = {0: replace(facts[0], stage=Stage.PAUSED, generation=paused.generation)}
+    after = advance(paused, at_fence, 11.0, outlook).job
+    assert after.absent == (() if waits else (1,))
+    assert after.phase is (Phase.PAUSING if waits else Phase.FORMING)
+    late = advance(after, at_fence, 11.0 + (after.limits.reschedule_s if waits else 0.0), outlook).job
+    assert late.absent == (1,)

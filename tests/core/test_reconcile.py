@@ -73,6 +73,17 @@ def test_pods_wait_for_the_gang() -> None:
     assert len(made(decide(replace(JOB, gang=False), there, NOW))) == 3
 
 
+def test_why_pods_that_were_made_find_no_place_is_said() -> None:
+    text = "0/3 nodes are available: 3 node(s) didn't match node selector"
+    pods = tuple(replace(p, phase="Pending", node="", text=text) for p in PODS)
+    plan = decide(JOB, replace(GOING, word=CREATED, pods=pods, gang=Gang("Inqueue")), NOW)
+    assert state(plan) == ("Created", "PodGroupPending")
+    assert plan.word is not None
+    assert plan.word.message.endswith(text)
+    placed = replace(GOING, word=plan.word, pods=tuple(replace(p, phase="Pending") for p in PODS))
+    assert state(decide(JOB, placed, NOW)) == ("Created", "JobCreated")
+
+
 def test_what_could_not_be_written_is_said() -> None:
     there = replace(NEW, secret=True, record=Record(started_at=NOW), word=CREATED)
     for what, reason in (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed")):
@@ -262,6 +273,10 @@ def test_when_nobody_is_left_who_could_go_on_all_begin_anew() -> None:
     assert len(dropped(plan)) == 3
     gone = decide(job, replace(seen, pods=failed), NOW)
     assert gone.record.floor == gone.record.wave == 1
+    assert (plan.record.charged, gone.record.charged) == (0, 0), "the wave was counted when it began"
+    free = replace(record, free=1)
+    for pods in ((fresh, *failed), failed):
+        assert decide(job, replace(seen, pods=pods, record=free), NOW).record.charged == 1, "nobody went on after all"
 
 
 def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
@@ -272,3 +287,35 @@ def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
     late = decide(job, seen, NOW + 6)
     assert made(late) == [("Worker", 1)]
     assert late.record.charged == 1
+
+
+def test_a_pod_that_comes_later_joins_where_somebody_is_in_charge_and_begins_where_nobody_was() -> None:
+    job = replace(JOB, keeps_others=True, recovers=True)
+    known = Insight(recovers=True, pods=frozenset({"uid-0", "uid-1"}))
+    lost = replace(GOING, pods=PODS[:2])
+    early = [w for w in decide(job, lost, NOW).writes if isinstance(w, MakePod)]
+    later = [w for w in decide(job, replace(lost, insight=known), NOW).writes if isinstance(w, MakePod)]
+    assert [(w.floor, w.joins) for w in early + later] == [(0, False), (0, True)]
+    assert decide(job, replace(GOING, insight=known), NOW).record.begun == 0, "that outlives the operator"
+    anew = replace(GOING.record, wave=1, floor=1, begun=0)
+    old = replace(lost, record=anew, insight=known)
+    assert decide(job, old, NOW).record.begun == 0, "the manager of pods that are to go is nobody to join"
+
+
+def test_when_those_inside_cannot_go_on_all_begin_anew_and_that_is_counted_once() -> None:
+    job = replace(JOB, keeps_others=True, recovers=True, backoff_limit=1)
+    seen = replace(GOING, hopeless="all are gone")
+    plan = decide(job, seen, NOW)
+    assert (plan.record.wave, plan.record.floor, plan.record.charged) == (1, 1, 1)
+    assert len(dropped(plan)) == 3
+    assert plan.word is not None
+    assert plan.word.message == "Job ns/job is restarting because all are gone."
+    again = decide(job, replace(seen, record=plan.record, word=plan.word), NOW)
+    assert again.record == plan.record
+    over = decide(job, replace(seen, record=replace(GOING.record, charged=1)), NOW)
+    assert state(over) == ("Failed", "JobFailed")
+
+
+def test_a_pod_of_a_new_beginning_does_not_look_for_those_who_are_to_go() -> None:
+    plan = decide(JOB, replace(GOING, pods=PODS[:2]), NOW)
+    assert [(w.wave, w.floor) for w in plan.writes if isinstance(w, MakePod)] == [(1, 1)]

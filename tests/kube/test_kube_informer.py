@@ -14,7 +14,7 @@ from waiting import until_async
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.informer import Informer
-from onward.kube.objects import CONFIGMAPS, name_of
+from onward.kube.objects import CONFIGMAPS, PODS, name_of
 
 Story = Callable[[FaultyApi, Client, Client], Coroutine[Any, Any, None]]
 
@@ -130,6 +130,26 @@ def test_an_answer_that_comes_after_the_end_of_its_object_leaves_nothing(real: A
             informer.learn(answer)
         assert informer.get("default/brief") is None
         assert informer.get("default/lasting") is not None
+        task.cancel()
+
+    tell(real, story)
+
+
+def test_the_answer_to_a_deletion_that_comes_after_the_end_leaves_nothing(real: Access) -> None:
+    """A pod that runs nowhere is gone at once, and the answer has the very version of its end."""
+
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        ended: list[str] = []
+        informer = Informer(client, PODS, "default", on_change=lambda old, new: new or ended.append(name_of(old)))
+        task = asyncio.ensure_future(informer.run())
+        await informer.synced()
+        spec = {"containers": [{"name": "c", "image": "x"}]}
+        await calm.create(PODS, {"metadata": {"name": "nowhere"}, "spec": spec}, "default")
+        answer = await calm.delete(PODS, "nowhere", "default")
+        await until_async(lambda: "nowhere" in ended, "the watch tells of its end")
+        informer.learn(answer)
+        assert answer["kind"] == "Pod"
+        assert informer.get("default/nowhere") is None
         task.cancel()
 
     tell(real, story)

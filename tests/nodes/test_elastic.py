@@ -30,17 +30,19 @@ def ledger(tmp: Path) -> dict[int, list[int]]:
     return found
 
 
-def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int) -> None:
+def shrink_and_grow(
+    nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int, ladder: list[str] = LADDER
+) -> None:
     saved = tmp / "saved"
     script = [SCRIPT, "--steps", str(steps), "--digest", nodes.digest, "--dir", str(saved)]
     nodes.flags[nodes.flags.index("--nnodes") + 1] = f"1:{size}"
     faults = [f for node, step in losses for f in ("--chaos", f"kind=kill-agent,node={node},step={step}")]
-    started = [nodes.start(f"n{i}", "--node-rank", str(i), *LADDER, *faults, script=script) for i in range(size)]
+    started = [nodes.start(f"n{i}", "--node-rank", str(i), *ladder, *faults, script=script) for i in range(size)]
     first = started[0]
     for node, _ in losses:
         assert started[node].wait() == -signal.SIGKILL
     until(lambda: first.said.count("going on with") >= len(losses), "the others go on")
-    back = [nodes.start(f"back{i}", "--standby", *LADDER, script=script) for i in range(len(losses))]
+    back = [nodes.start(f"back{i}", "--standby", *ladder, script=script) for i in range(len(losses))]
     stay = [n for i, n in enumerate(started) if i not in {node for node, _ in losses}]
     for node in [*stay, *back]:
         assert node.wait() == 0, node.said[-4000:]
@@ -71,6 +73,13 @@ def shrink_and_grow(nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple
 @pytest.mark.timeout(400)
 def test_three_two_three(make_nodes, jobs, tmp_path: Path) -> None:
     shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 300)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_without_recover_nobody_is_waited_for(make_nodes, jobs, tmp_path: Path) -> None:
+    alone = ["--recover-strategy", "elastic-training"]  # and 270 s to wait, if anybody did
+    shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(1, 30)], 300, alone)
 
 
 @pytest.mark.nightly

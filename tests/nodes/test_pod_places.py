@@ -52,7 +52,7 @@ class Pods:
         return f"{self._net}.{number}"
 
     def start(self, role: str, number: int, wave: int = 0, managers: tuple[str, ...] = ()) -> Node:
-        around = Surroundings(leader_address=self.address(1), managers=managers, token_in_env=True)
+        around = Surroundings(leader_address=self.address(1), others=managers, joins=bool(managers), token_in_env=True)
         pod = pods.pod(self.job, role, 0, wave=wave, around=around)
         facts = {"podIP": self.address(number), "hostIP": self.address(number)}
         variables = build(pod, pod["spec"]["containers"][0], {}, facts, self._lookup)

@@ -75,10 +75,15 @@ async def live(real: Access, namespace: str, fate: Fate) -> dict[str, Any]:
         return {
             "created": world.created,
             "record": {k: v for k, v in last["record"].items() if k != "avoid"},
-            "states": [(c["type"], c["status"], c["reason"]) for c in last["conditions"]],
+            "states": [(c["type"], c["status"], _settled(c["reason"])) for c in last["conditions"]],
             "told": {(kind, reason) for kind, reason, _ in told},
             "lives": len(lives),
         }
+
+
+def _settled(reason: str) -> str:
+    """What kept a job from going on stays written beside its first state; in a calm life nothing did."""
+    return "JobCreated" if reason in TROUBLE else reason
 
 
 def _runs(world: World, restarts: int) -> bool:

@@ -40,7 +40,7 @@ class PlayedAgent:
     def __init__(self, pod: str, node: int, manager: str, token: bytes) -> None:
         self.member = Member(id=f"agent-{pod[:8]}", host=f"node{node}", nproc=1, nodes=2, wanted=node, pod=pod)
         self._manager, self._token, self._node = manager, token, node
-        self._orders: Orders | None = None
+        self.orders: Orders | None = None
         self._version = 0
         self.notes: list[str] = []
 
@@ -60,7 +60,7 @@ class PlayedAgent:
             while True:
                 message = decode(from_manager, await read_frame(reader))
                 if isinstance(message, Orders):
-                    self._orders = message
+                    self.orders = message
                     self._say(writer)
                 elif isinstance(message, Note):
                     self.notes.append(message.text)
@@ -74,7 +74,7 @@ class PlayedAgent:
             self._say(writer)
 
     def _say(self, writer: asyncio.StreamWriter) -> None:
-        o, self._version = self._orders, self._version + 1
+        o, self._version = self.orders, self._version + 1
         ranks = [self._rank(o, order) for order in o.ranks] if o is not None else []
         facts = AgentFacts(
             agent=self.member,
@@ -114,8 +114,8 @@ class PlayedAgent:
 class Inside:
     """The manager and the agents of a job of two pods."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, fate: Fate) -> None:
+        self.world, self.fate = world, fate
         self.agents: dict[str, PlayedAgent] = {}
         self._tasks: dict[str, asyncio.Future[None]] = {}
 
@@ -124,6 +124,12 @@ class Inside:
         secret = await self.world.client.get(SECRETS, "job-onward", self.world.namespace)
         self.token = base64.b64decode(secret["data"]["token"])
         self.address = str(self.world.pod("job-master-0")["status"]["podIP"])
+        self.host("manager", self.address, seat)
+        for node, pod in enumerate(("job-master-0", "job-worker-0")):
+            self.join(pod, node)
+
+    def host(self, name: str, address: str, seat: str) -> None:
+        """A manager, whether or not anybody comes."""
         settings = ManagerSettings(
             world_size=2,
             nodes=2,
@@ -134,14 +140,14 @@ class Inside:
             hang_floor_s=LIMIT_S,
             seat=f"agent-{uid_of(self.world.pod(seat))[:8]}",
         )
-        sock = socket.create_server((self.address, 9601))
-        server = ManagerServer(settings, self.token, None)
-        self._tasks["manager"] = asyncio.ensure_future(server.serve(sock, idle_s=LIMIT_S))
-        for node, pod in enumerate(("job-master-0", "job-worker-0")):
-            self.join(pod, node)
+        sock = socket.create_server((address, 9601))
+        self.server = ManagerServer(settings, self.token, None)
+        self._tasks[name] = asyncio.ensure_future(self.server.serve(sock, idle_s=LIMIT_S))
 
-    def join(self, pod: str, node: int) -> PlayedAgent:
+    def join(self, pod: str, node: int, knows: PlayedAgent | None = None) -> PlayedAgent:
+        """`knows`: it was told the same as that one."""
         agent = PlayedAgent(uid_of(self.world.pod(pod)), node, f"{self.address}|9601", self.token)
+        agent.orders = knows.orders if knows is not None else None
         self.agents[pod] = agent
         self._tasks[pod] = asyncio.ensure_future(agent.run())
         return agent
@@ -154,9 +160,11 @@ class Inside:
 
 
 def tell(real: Access, story: Callable[[World, Inside], Awaitable[None]]) -> None:
+    fate = Fate()
+
     @contextlib.asynccontextmanager
     async def inside(world: World) -> AsyncIterator[Inside]:
-        found = Inside(world)
+        found = Inside(world, fate)
         try:
             yield found
         finally:
@@ -167,7 +175,7 @@ def tell(real: Access, story: Callable[[World, Inside], Awaitable[None]]) -> Non
             world = World(client, f"l-{uuid.uuid4().hex[:8]}")
             world.address = f"127.{os.getpid() % 200 + 20}.{uuid.uuid4().int % 250}"
             await world.build()
-            async with operated(real, world, Fate()), inside(world) as inner:
+            async with operated(real, world, fate), inside(world) as inner:
                 job = a_job("job", 1, {"fault-scheduling": "grace"}, {"recover-strategy": "recover"})
                 await client.create(JOBS, job, world.namespace)
                 await world.until(lambda: world.state("job") == "Running", "it runs")
@@ -178,6 +186,12 @@ def tell(real: Access, story: Callable[[World, Inside], Awaitable[None]]) -> Non
 
 def status(world: World) -> dict[str, object]:
     return world.job("job").get("status") or {}
+
+
+def launched(world: World) -> int:
+    """The last wave of which all pods have been seen."""
+    record = status(world).get("record")
+    return int(record["launched"]) if isinstance(record, dict) else -1
 
 
 def has(world: World, kind: str, value: str) -> bool:
@@ -255,5 +269,49 @@ def test_the_job_goes_on_when_nobody_inside_can_be_heard(real: Access) -> None:
         await world.client.delete(PODS, "job-worker-0", world.namespace)
         await world.until(lambda: world.restarts("job") == 1 and world.state("job") == "Running", "it is replaced")
         assert uid_of(world.pod("job-worker-0")) != uid_of(worker)
+
+    tell(real, story)
+
+
+def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(real: Access) -> None:
+    """The pod in the place of a lost one was given no state yet when the last of the others is lost too."""
+
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        knew = inner.agents["job-worker-0"]
+        for name in ("job-worker-0", "job-master-0", "manager"):
+            await inner.fall_silent(name)
+        first = {name: uid_of(world.pod(name)) for name in ("job-worker-0", "job-master-0")}
+        for wave, name in enumerate(first, 1):
+            await world.client.delete(PODS, name, world.namespace)
+            await world.until(lambda w=wave: launched(world) == w, f"{name} is replaced")
+        await world.until(lambda: world.state("job") == "Running", "all pods run")
+        assert world.restarts("job") == 0
+        second = {name: uid_of(world.pod(name)) for name in first}
+        inner.address = str(world.pod("job-master-0")["status"]["podIP"])
+        inner.host("manager", inner.address, "job-master-0")
+        inner.host("another", str(world.pod("job-worker-0")["status"]["podIP"]), "job-worker-0")
+        inner.join("job-worker-0", 1, knows=knew)
+        await world.until(lambda: world.restarts("job") == 1, "it begins anew, and that is counted")
+        await world.until(
+            lambda: world.state("job") == "Running"
+            and all(uid_of(world.pod(name)) not in ("", uid) for name, uid in second.items()),
+            "in new pods",
+        )
+        assert world.restarts("job") == 1
+        await world.told("job", lambda e: "all who knew where it was are gone" in e, "why")
+        env = {e["name"] for e in world.pod("job-worker-0")["spec"]["containers"][0]["env"]}
+        assert not {"ONWARD_MANAGER", "ONWARD_STANDBY"} & env, "nobody is there whom they could join"
+
+    tell(real, story)
+
+
+def test_an_operator_that_comes_later_hears_the_manager_though_nothing_happens(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: inner.server.operators == 1, "the manager is heard")
+        inner.fate.kill.set()
+        await world.until(lambda: inner.server.operators == 2, "and by the next operator")
 
     tell(real, story)

@@ -73,7 +73,7 @@ class KillingApi(FaultyApi):
     def __init__(self, access: Access, fate: Fate) -> None:
         super().__init__(access)
         self.fate = fate
-        self.kill = asyncio.Event()
+        self.kill = fate.kill
         self.effective = 0  # writes that changed something
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -129,6 +129,7 @@ class Fate:
     def __init__(self) -> None:
         self.fired = 0
         self.asked: list[tuple[str, str, bool]] = []  # method, path, whether it is a watch
+        self.kill = asyncio.Event()  # set: the operator dies, and another begins
 
     def before(self, request: web.Request) -> str:
         """drop, or a status: the server never hears of it."""
@@ -164,14 +165,15 @@ class EachWriteFirst(Fate):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self._kind = kind
-        self._met: set[tuple[str, str]] = set()
-        self._turn = 0
+        self._turns: dict[tuple[str, str], int] = {}
 
     def _first(self, request: web.Request) -> bool:
-        self._turn += 1
-        if self._turn % 2:
+        """Counted for each way by itself: two writes that always come together must not share one turn for ever."""
+        way = (request.method, request.path)
+        turn = self._turns[way] = self._turns.get(way, 0) + 1
+        if turn % 2:
             self.fired += 1
-        return bool(self._turn % 2)
+        return bool(turn % 2)
 
     def before(self, request: web.Request) -> str:
         return self._kind if self._kind != "lost" and self._first(request) else ""

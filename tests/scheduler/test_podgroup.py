@@ -54,6 +54,6 @@ def test_who_is_let_in() -> None:
     assert podgroup.admit({}, total, {}) == ""
     assert podgroup.admit({"cpu": 60}, total, {"cpu": 60}) == "", "a fifth more than there is may wait with its pods"
     assert podgroup.admit({"cpu": 61, "nvidia.com/gpu": 1}, total, {"cpu": 60}) == (
-        "the cluster has too little left: cpu 61 of 60"
+        "the cluster has too little left: cpu 61m of 60m"
     )
     assert "npu 1 of 0" in podgroup.admit({"npu": 1}, total, {})

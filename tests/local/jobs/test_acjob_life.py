@@ -7,7 +7,8 @@ import signal
 import sys
 
 import pytest
-from acjobs_on_nodes import Jobs, a_job, last
+from acjobs_on_nodes import Jobs, a_job
+from by_kubectl import last
 from onecluster import OneCluster, onward_local
 
 SCRIPT = """
