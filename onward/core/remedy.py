@@ -133,12 +133,13 @@ def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Pol
     if not dead:
         if Policy.RETRY in job.policies:
             return Policy.RETRY, f"{head}; redoing the step in place, no process ends"
-        if Policy.RECOVER_IN_PLACE not in job.policies:
-            return Policy.EXIT, f"{head}; neither retry nor recover-in-place is configured"
-        if job.incident.policy == Policy.RECOVER_IN_PLACE.value:
+        in_place = Policy.RECOVER_IN_PLACE in job.policies
+        if in_place and job.incident.policy == Policy.RECOVER_IN_PLACE.value:
             return Policy.RECOVER_IN_PLACE, f"{head}; forming the group once more"
         if all(f.retryable == "communication" for f in job.incident.faults):
-            return Policy.RECOVER_IN_PLACE, f"{head}; {PUZZLED}"
+            return Policy.RECOVER_IN_PLACE, f"{head}; {PUZZLED}"  # also where it is not configured: nothing is done yet
+        if not in_place:
+            return Policy.EXIT, f"{head}; neither retry nor recover-in-place is configured"
         return Policy.EXIT, f"{head}; retry is not configured"
     ranks = ranks_named(dead)
     here = tuple(r for r in dead if r not in lost)

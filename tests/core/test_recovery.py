@@ -402,6 +402,16 @@ def test_without_retry_a_broken_connection_waits_for_its_cause() -> None:
     assert d.story.policy == "recover-in-place"
 
 
+def test_where_all_start_again_the_dead_one_is_named_and_not_the_connection_that_broke_on_it() -> None:
+    d = Driven(policies=parse_policies("exit")).running(20)
+    d.each(1, fault=error(1, retryable="communication")).go()
+    assert d.job.phase is Phase.PAUSING
+    d.die(2)
+    assert (d.job.phase, d.job.attempt) == (Phase.STARTING, 1)
+    assert d.story.headline().startswith("rank 2 killed (SIGKILL)")
+    assert d.story.policy == "exit"
+
+
 def test_without_retry_a_broken_connection_with_no_cause_is_not_redone() -> None:
     d = Driven(policies=parse_policies("recover-in-place")).running(20)
     d.each(1, fault=error(1, retryable="communication")).go()
