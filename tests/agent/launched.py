@@ -255,7 +255,8 @@ class Onward:
             path = package / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        return {"PYTHONPATH": os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")])}
+        others = os.environ.get("PYTHONPATH")  # empty, it would stand for the current directory
+        return {"PYTHONPATH": os.pathsep.join([str(package.parent), *([others] if others else [])])}
 
     def go(self, name: str) -> None:
         """Let ranks pass their `wait_for(name)`."""
