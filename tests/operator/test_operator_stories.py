@@ -171,6 +171,7 @@ def test_only_the_pod_of_a_bad_node_is_replaced_elsewhere(real: Access, how: str
 # ---------------------------------------------------------------------------------------------------- its time
 
 
+@pytest.mark.nightly
 def test_the_deadline_and_the_time_after_it(real: Access) -> None:
     async def story(world: World) -> None:
         await submit(world, a_job("job", activeDeadlineSeconds=12, ttlSecondsAfterFinished=2))

@@ -49,6 +49,7 @@ def one(tmp_path: Path) -> Iterator[OneCluster]:
         cluster.down()
 
 
+@pytest.mark.nightly
 def test_a_reboot(one: OneCluster, tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     one.apply(PODS.replace("DIR", str(tmp_path / "place")))

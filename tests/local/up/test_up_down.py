@@ -132,6 +132,7 @@ def free_port() -> str:
         return str(s.getsockname()[1])
 
 
+@pytest.mark.nightly
 def test_pods_that_share_the_network_of_the_machine(tmp_path: Path) -> None:
     """What people get who are not root, as far as root can try it."""
     one = OneCluster(tmp_path / "state", "--nodes", "1", "--network", "loopback")
