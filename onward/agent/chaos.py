@@ -14,6 +14,7 @@ launcher. A YAML file holds a list of the same fields.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ def parse_chaos(specs: Sequence[str], world_size: int) -> tuple[Injection, ...]:
     problems: list[str] = []
     items: list[dict[str, Any]] = []
     for spec in specs:
-        if "=" in spec:
+        if not spec.strip():
+            problems.append("--chaos is empty; give a YAML file or kind=...,rank=...,step=...")
+        elif "=" in spec:
             items.append(_pairs(spec, problems))
         else:
             items.extend(_from_file(Path(spec), problems))
@@ -164,15 +167,19 @@ def _ranks(item: dict[str, Any], kind: str, world_size: int, where: str, problem
 
 def _seconds(item: dict[str, Any], key: str, where: str, problems: list[str]) -> float:
     try:
-        return float(item.get(key, 0.0))
+        value = float(item.get(key, 0.0))
     except (TypeError, ValueError):
-        problems.append(f"{where}: {key}={item[key]!r} is not a number")
-        return 0.0
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        problems.append(f"{where}: {key}={item[key]!r} is not a number of seconds")
+    return value
 
 
 def _number(item: dict[str, Any], key: str, default: int, where: str, problems: list[str]) -> int:
     try:
-        return int(item.get(key, default))
+        value = int(item.get(key, default))
     except (TypeError, ValueError):
-        problems.append(f"{where}: {key}={item[key]!r} is not a whole number")
-        return default
+        value = -1
+    if key in item and value < 0:
+        problems.append(f"{where}: {key}={item[key]!r} is not a whole number from 0 on")
+    return value

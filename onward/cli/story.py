@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from onward.agent.observer import Outcome
 from onward.core.incident import Incident, describe
-from onward.core.remedy import PUZZLED
+from onward.core.remedy import NO_STEPS, PUZZLED
 from onward.core.words import counted
 
 MOST_CLAUSES = 4
@@ -25,8 +25,10 @@ def first_words(incident: Incident) -> list[str]:
 
 def headline(incident: Incident) -> str:
     step = max(incident.step, incident.root_cause.step)
-    where = f"at step {step}" if step >= 0 else "before the first step"
     what = incident.headline()
+    if step < 0 and any(NO_STEPS in why for why in incident.why):
+        return what  # there may be no steps at all
+    where = f"at step {step}" if step >= 0 else "before the first step"
     return f"{what}, {where}" if ", and " in what else f"{what} {where}"
 
 

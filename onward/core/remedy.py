@@ -37,6 +37,7 @@ from onward.core.saving import climb
 from onward.core.words import counted, ranks_named
 
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
+NO_STEPS = "the failed script does not use the library, or had not begun"
 CAUSE_S = 1.0
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 
@@ -77,7 +78,7 @@ def _nothing_to_redo(job: Job) -> str:
     """Why no rank holds anything yet that a step could be redone from; empty when some may."""
     match job.phase:
         case Phase.STARTING:
-            return "the failed script does not use the library, or had not begun"
+            return NO_STEPS
         case Phase.FORMING if job.agreement is None:
             return "the first group was still forming, so there is no step to redo"
         case Phase.FORMING if is_load(job):

@@ -12,7 +12,7 @@ LIBRARY = ("onward.init()", "run.protect(", "run.steps(", "with step:", "step.co
 
 def test_the_diff_of_the_smallest_script_is_what_the_readme_shows() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert "shows all that changes: these lines, the import, and `run.batches`" in readme
+    assert "shows all that changes: these lines, and `run.batches` in the place of" in readme
     (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.S)
     plain, ours = ((ROOT / "examples" / path).read_text().splitlines() for path in ("plain/ddp_min.py", "ddp_min.py"))
     added = [line[2:] for line in difflib.ndiff(plain, ours) if line.startswith("+ ") and line[2:].strip()]

@@ -1,0 +1,39 @@
+"""Faults on purpose, as people write them: what makes no sense is refused, all of it at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from onward.agent.chaos import parse_chaos
+from onward.errors import UsageError
+
+
+def problems(*specs: str) -> str:
+    with pytest.raises(UsageError) as refused:
+        parse_chaos(specs, 2)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("kind=slow,rank=1,delay=-2", "delay='-2' is not a number of seconds"),
+        ("kind=slow,rank=1,delay=nan", "delay='nan' is not a number of seconds"),
+        ("kind=stop,rank=1,seconds=soon", "seconds='soon' is not a number of seconds"),
+        ("kind=kill,rank=1,step=-3", "step='-3' is not a whole number from 0 on"),
+        ("kind=kill,rank=1,step=x", "step='x' is not a whole number from 0 on"),
+        ("", "--chaos is empty"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(spec: str, told: str) -> None:
+    assert told in problems(spec)
+
+
+def test_every_problem_is_listed() -> None:
+    told = problems("kind=kil,rank=9,step=-3", "kind=slow,rank=0,delay=-1")
+    assert all(word in told for word in ("did you mean 'kill'", "rank 9 is not", "step='-3'", "delay='-1'"))
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    (found,) = parse_chaos(["kind=kill,rank=1"], 2)
+    assert (found.step, found.seconds, found.at) == (-1, 0.0, "begin")
