@@ -12,6 +12,8 @@ import pytest
 from several import ROOT, Node, Nodes
 from waiting import until
 
+from onward.core.words import ranks_named
+
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 SCRIPT = "tests/scripts/paced.py"
 RICH = "tests/scripts/followed.py"  # whatever a process must get right to follow another
@@ -60,7 +62,7 @@ def test_a_stand_in_that_has_followed_takes_over_any_node(
     assert "xid-63" in well.outcome["incidents"][0]["headline"]
     assert [len(well.pids(rank)) for rank in kept] == [1] * nproc, "the other ranks keep their processes"
     assert all(spare.pids(rank) for rank in moved), "the stand-in holds the ranks at the end"
-    assert f"follows rank {', '.join(map(str, moved))}, and is ready" in well.events
+    assert f"follows {ranks_named(moved)}, and is ready" in well.events
     assert "state for rank" not in well.events, "nothing was left to be moved"
     for rank in range(2 * nproc):
         assert committed(tmp_path, rank) == list(range(200)), "each step counted once, first here and then there"
