@@ -355,6 +355,8 @@ class Launcher:
                 self._told_refused += 1
                 last = "; further ones are only counted" if self._told_refused == MOST_REFUSED else ""
                 log.warning("a connection to the agent was refused: %s%s", e, last)
+        except asyncio.CancelledError:
+            pass  # the job is over; before 3.12 asyncio prints a traceback for a connection's task that was cancelled
         finally:
             writer.close()
 

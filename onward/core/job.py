@@ -101,7 +101,7 @@ class Job:
     agreement: Agreement | None = None
     begun: bool = False  # it has been decided from where the first step begins
     ending: str = ""  # all ranks are to end, after a surviving copy is kept: dump, reload or stop
-    through: bool = False  # every rank has been through the loop
+    through: bool = False  # every rank has been through the loop, to its last step
     between: bool = False  # some rank stands in a collective between steps, or has run some since its last commit
     incident: Incident | None = None
     incidents: int = 0

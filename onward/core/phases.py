@@ -52,7 +52,8 @@ def while_running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
     """From the first step to the end of the scripts."""
     here = current(job, facts)
     if job.phase is Phase.RUNNING and all_are(job, facts, _is_through):
-        return close(replace(job, phase=Phase.FINISHING, through=True), now, "all ranks are through the loop")
+        through = not any(f.broke for f in here.values())
+        return close(replace(job, phase=Phase.FINISHING, through=through), now, "all ranks are through the loop")
     if job.phase is Phase.FINISHING and all_are(job, facts, lambda f: f.stage is Stage.LEFT or f.exit_code == 0):
         return close(replace(job, phase=Phase.LEAVING), now)
     done = (*THROUGH, Stage.EXITED)

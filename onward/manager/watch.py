@@ -105,15 +105,16 @@ class Watch:
         waits = (Stage.DONE, Stage.LEFT, Stage.READY)  # for the others, and when all are there for us
         if job.phase is Phase.RUNNING and all(f.stage in waits for f in members.values()):
             return None
+        gone = {r for r, f in members.items() if _is_gone(f)}
         progress = {
-            r: f.progress if f.alive else Progress(step=f.progress.step, idle_s=now) for r, f in members.items()
+            r: Progress(step=f.progress.step, idle_s=now) if r in gone else f.progress for r, f in members.items()
         }
         if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
             last = max(p.launched for p in progress.values())
-            done = [r for r, f in members.items() if f.stage in waits]
+            done = [r for r, f in members.items() if f.stage in waits and r not in gone]
             progress |= {r: replace(progress[r], gate=True, section=False, launched=last) for r in done}
             progress |= {r: replace(progress[r], section=False) for r, f in members.items() if f.stage is Stage.FORMED}
-        if not all(f.alive for f in members.values()):  # slowness may be legal, but who is gone does not come back
+        if gone:  # slowness may be legal, but who is gone does not come back
             progress = {r: replace(p, section=False) for r, p in progress.items()}
         begun = all(p.step >= 0 for p in progress.values())
         limit_s = self._limit_s() if begun and job.phase is Phase.RUNNING else job.limits.start_s
@@ -136,7 +137,7 @@ class Watch:
         if not found.certain or now - self._suspected_at < CONFIRM_S:
             return
         for r in found.ranks:
-            if here[r].alive:
+            if not _is_gone(here[r]):
                 self._accuse(here[r], "hang", found.why, now, since_s=found.waited_s)
             else:  # it has ended well, and the others wait for it
                 self._accused[r] = replace(exit_fault(here[r], here), at=now, since_s=found.waited_s)
@@ -154,3 +155,8 @@ class Watch:
         new = [f for f in suspects if (f.rank, f.incarnation) not in self._captured]
         self._captured |= {(f.rank, f.incarnation) for f in new}
         self._ask += new
+
+
+def _is_gone(f: RankFacts) -> bool:
+    """Its script has ended before the others were through: it is not there, or only for the state that it holds."""
+    return not f.alive or (f.broke and f.stage is Stage.LEFT)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import dis
 import os
 import sys
 from collections.abc import Generator
+from types import FrameType
 
 from onward.core.facts import Scope, Stage
 from onward.errors import UsageError
+from onward.log import get_logger
 from onward.train.alone import Alone
 from onward.train.block import Blocks
 from onward.train.fence import Fence
@@ -16,6 +19,20 @@ from onward.train.rank import Rank
 from onward.train.standin import StandIn
 from onward.train.step import Step
 from onward.train.telling import Telling
+
+log = get_logger("onward.train")
+_POPS = ("POP_TOP", "POP_ITER")  # how Python lets go of the iterator of a `for` that is left by `break` or `return`
+_SUSPENDED = ("YIELD_VALUE", "RESUME")  # a generator around ours is being closed itself
+
+
+def was_broken(frame: FrameType | None) -> bool:
+    """Whether the code that let go of the loop did so by itself; an error or an exit stands at another instruction."""
+    while frame is not None:
+        instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if instruction not in _SUSPENDED:
+            return instruction in _POPS
+        frame = frame.f_back
+    return False
 
 
 class Loop:
@@ -34,6 +51,15 @@ class Loop:
         atexit.register(self._linger)
 
     def steps(self, n: int) -> Generator[Step, None, None]:
+        try:
+            yield from self._steps(n)
+        except GeneratorExit:
+            self._break_off()
+            raise
+        finally:
+            self._rank.leave_step()
+
+    def _steps(self, n: int) -> Generator[Step, None, None]:
         rank = self._rank
         rank.stay_in_loop()
         rank.in_loop = True
@@ -45,23 +71,20 @@ class Loop:
             yield from self._begin_or_load(n)
         rank.page.set("step", self._tx.step)
         rank.feed.start()
-        try:
-            while True:
-                rank.stay_in_loop()
-                if rank.pending_fault is not None or self._link.newer_than(rank.generation):
-                    yield from self._recover(n)
-                self._save_if_due()
-                self._telling.begin_if_wanted()
-                if self._tx.step >= n:
-                    if self._finish():
-                        return
-                    continue
-                step = Step(self._blocks, self._tx.step)
-                yield step
-                if not step.entered:
-                    raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
-        finally:
-            rank.leave_step()
+        while True:
+            rank.stay_in_loop()
+            if rank.pending_fault is not None or self._link.newer_than(rank.generation):
+                yield from self._recover(n)
+            self._save_if_due()
+            self._telling.begin_if_wanted()
+            if self._tx.step >= n:
+                if self._finish():
+                    return
+                continue
+            step = Step(self._blocks, self._tx.step)
+            yield step
+            if not step.entered:
+                raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
 
     def _begin_or_load(self, n: int) -> Generator[Step, None, None]:
         """All ranks meet before their first step, so that they begin from the same one."""
@@ -129,6 +152,18 @@ class Loop:
         rank.report(Stage.AFTER)
         return True
 
+    def _break_off(self) -> None:
+        """The loop is left before its end: by `break` or `return`, or by an error, which must get out."""
+        rank = self._rank
+        if not was_broken(sys._getframe(1).f_back):
+            return
+        if rank.scope is not Scope.OUTSIDE:
+            self._start_again()
+        self._telling.end_of_loop()
+        rank.broke = True
+        self._fence.through = Stage.AFTER
+        rank.report(Stage.AFTER)
+
     def _linger(self) -> None:
         """The script has ended. Stay until those of all ranks have: one that fails now needs the state we hold."""
         through, raised = self._fence.through, getattr(sys, "last_value", None)
@@ -139,6 +174,19 @@ class Loop:
         self._rank.report(Stage.LEFT)
         while self._wait_to_leave(self._rank.generation):
             self._fence.recover_here()
+
+    def _start_again(self) -> None:
+        """The script has left a step that does not count, and Python cannot go back: another process must."""
+        rank = self._rank
+        text = "the loop was left in a step that did not count and had to be run again: `if step.committed` tells"
+        if rank.spare:
+            log.info("rank %d: its spare ends: %s", rank.index, text)
+        else:
+            log.error("rank %d: %s; this process ends, and another one goes on from that step", rank.index, text)
+            rank.report(Stage.TRAINING, fault=rank.fault("exception", f"UsageError: {text}"))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
     def _wait_to_leave(self, number: int) -> bool:
         """False when all have ended; True when the job needs us again."""

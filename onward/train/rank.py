@@ -46,6 +46,7 @@ class Rank:
         self.in_loop = False  # the script has come to its steps
         self.holds = False  # the state is one that counts: begun with, loaded or received
         self.resumed = False
+        self.broke = False  # the loop was left with `break`
         self.pending_fault: FaultReport | None = None  # to be reported at the fence
         self.loadable: tuple[int, ...] = ()
         self.partly: tuple[int, ...] = ()
@@ -108,6 +109,7 @@ class Rank:
                 elastic=self.elastic and any(isinstance(b, Sampled) for b in self.local.cursors),
                 feed=self.feed.address,
                 follows=self.following.follows,
+                broke=self.broke,
             )
         )
 

@@ -369,6 +369,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     elastic: bool = False  # the script can go on with fewer ranks
     feed: str = ""  # where it tells a stand-in what it does
     follows: FollowsWord = ""
+    broke: bool = False  # it left its loop with `break`, and waited for nobody
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):

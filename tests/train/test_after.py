@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 import pytest
+
+from onward.train.loop import was_broken
 
 pytestmark = pytest.mark.torch
 
@@ -34,6 +37,7 @@ SCRIPT = """
             opt.step()
             opt.zero_grad()
             {in_block}
+        {in_loop}
     {after}
     digest = sum(p.detach().double().sum() for p in model.parameters()).item()
     with open(f"{os.path.dirname(__file__)}/digest{run.rank}", "a") as f:
@@ -41,9 +45,9 @@ SCRIPT = """
 """
 
 
-def script(tmp_path, in_block="pass", after="pass"):
+def script(tmp_path, in_block="pass", in_loop="pass", after="pass"):
     path = tmp_path / "job.py"
-    body = textwrap.dedent(SCRIPT).replace("{in_block}", in_block)
+    body = textwrap.dedent(SCRIPT).replace("{in_block}", in_block).replace("{in_loop}", in_loop)
     path.write_text(body.replace("{after}", textwrap.dedent(after).strip()))
     return path
 
@@ -122,3 +126,62 @@ def test_an_error_after_the_update_that_does_not_come_back_is_survived(jobs, tmp
     assert result.code == 0, result.err[-3000:]
     assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 2]
     same_digests(tmp_path)
+
+
+def test_left_with_break_a_loop_has_a_safe_end_too(jobs, tmp_path):
+    """The others have left it long ago when a rank dies in what comes after."""
+    result = jobs.run(script(tmp_path, in_loop="if step.index == 7: break", after=DIES_LAST))
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place"]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1]
+    assert (result.outcome["steps"], result.outcome["steps_lost"]) == (8, 0)
+    same_digests(tmp_path)
+
+
+def test_who_breaks_off_in_a_step_that_does_not_count_is_started_again(jobs, tmp_path):
+    """It forgot to ask `step.committed`; the others did not."""
+    leaves = "if step.index == 7 and (step.committed or run.rank == 2 and once('left')): break"
+    result = jobs.run(script(tmp_path, in_loop=leaves), chaos=["kind=exception,rank=1,step=7,at=collective"])
+    assert result.code == 0, result.err[-3000:]
+    assert "the loop was left in a step that did not count" in result.err
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 2, 1]
+    assert (result.outcome["steps"], result.outcome["steps_lost"]) == (8, 0)
+    same_digests(tmp_path)
+
+
+def _guarded(told):
+    try:
+        yield
+    except GeneratorExit:
+        told.append(was_broken(sys._getframe().f_back))
+        raise
+
+
+def _wrapped(told):
+    yield from _guarded(told)
+
+
+def _zipped(told):
+    return zip("ab", _guarded(told), strict=False)
+
+
+@pytest.mark.parametrize("make", [_guarded, _wrapped, _zipped])
+def test_a_break_is_told_from_an_error(make):
+    def leave(how):
+        for _ in make(told):
+            if how == "break":
+                break
+            if how == "return":
+                return
+            if how == "raise":
+                raise KeyError
+            sys.exit(3)
+
+    told = []
+    leave("break")
+    leave("return")
+    with pytest.raises(KeyError):
+        leave("raise")
+    with pytest.raises(SystemExit):
+        leave("exit")
+    assert told == [True, True, False, False]
