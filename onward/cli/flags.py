@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 
 from onward.agent.settings import RunSettings
 from onward.cli import values
 from onward.cli.flag_table import IGNORED, UNLIMITED_RESTARTS
 from onward.cli.line import Line
+from onward.cli.modules import first_missing, needs_main
 from onward.core.intake import FREQUENCY, read_frequency, read_silenced
 from onward.core.policy import DEFAULT_POLICIES, Policy, closest, parse_policies
 from onward.core.published import Rules
@@ -126,7 +128,7 @@ def _script_problems(script: str, launch: str, env: Mapping[str, str]) -> list[s
         if script.endswith(".py") or "/" in script:
             name = script.removesuffix(".py").strip("./").replace("/", ".")
             return [f"--module takes the name of a module, but {script} is a path; write -m {name}, or drop -m"]
-        return []
+        return [] if env.get("PYTHON_EXEC") else _module_problems(script)
     if launch == "program":
         if _on_path(script, env):
             return []
@@ -142,6 +144,16 @@ def _script_problems(script: str, launch: str, env: Mapping[str, str]) -> list[s
     if os.path.isdir(script):
         return [f"script {script} is a directory without a __main__.py; give the path of the training script"]
     return [f"script {script} is not a file{_file_meant(script) or '; give the path of the training script'}"]
+
+
+def _module_problems(name: str) -> list[str]:
+    path = [os.getcwd(), *sys.path]  # as `python -m` looks for it
+    missing = first_missing(name, path)
+    if missing:
+        return [f"there is no module {missing}, neither here nor on PYTHONPATH; -m takes a name as in an import"]
+    if needs_main(name, path):
+        return [f"module {name} is a package without a __main__.py; name the module in it that is the training script"]
+    return []
 
 
 def _syntax_problems(script: str) -> list[str]:

@@ -23,7 +23,7 @@ def incident_object(i: Incident) -> dict[str, Any]:
         "steps_lost": i.lost,
         "total_ms": round(i.total_ms, 1),
         "timeline_ms": {stage: round(ms, 1) for stage, ms in i.timeline_ms()},
-        "faults": [asdict(f) for f in i.faults],
+        "faults": [{k: v for k, v in asdict(f).items() if k != "at"} for f in i.faults],  # `at` tells them apart
         "evidence": i.evidence,
     }
 

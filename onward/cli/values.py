@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pkgutil
 import re
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from onward.agent.settings import Streams
+from onward.cli.modules import first_missing
 from onward.core.policy import did_you_mean
 from onward.devices import check_patterns, count_devices, cuda, npu
 from onward.errors import UsageError
@@ -61,20 +61,13 @@ def modules(text: str) -> tuple[str, ...]:
     wrong = [name for name in names if not all(part.isidentifier() for part in name.split("."))]
     if wrong or not names:
         raise UsageError("not names of modules; give them as in an import statement, such as numpy,torchvision.models")
-    missing = [top for top in dict.fromkeys(name.split(".")[0] for name in names) if not _can_be_found(top)]
+    tops = dict.fromkeys(name.split(".")[0] for name in names)  # what is below only an import can tell for sure
+    missing = [top for top in tops if first_missing(top, sys.path)]
     if missing:
         known = [*sys.stdlib_module_names, *(found.name for found in pkgutil.iter_modules())]
         where = "the directory of the script is not searched, but PYTHONPATH is"
         raise UsageError([f"no module {top} to import{did_you_mean(top, known)} ({where})" for top in missing])
     return names
-
-
-def _can_be_found(top: str) -> bool:
-    """Without importing it. What is below it only an import can tell; the warm parent says so when it fails."""
-    try:
-        return top in sys.modules or importlib.util.find_spec(top) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def signals(text: str) -> tuple[str, ...]:

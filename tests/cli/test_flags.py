@@ -45,6 +45,8 @@ VALUES = {
 def _in_a_directory_with_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('hello')\n")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text("print('hello')\n")
 
 
 def run(line: str, env: dict[str, str] | None = None) -> RunSettings:
@@ -356,6 +358,9 @@ BAD = [
     ("--retry-on ( train.py", {}, ["'(' is not a regular expression"]),
     (".", {}, ["script . is a directory without a __main__.py"]),
     ("--preload a-b train.py", {}, ["not names of modules"]),
+    ("-m no.such.one", {}, ["there is no module no, neither here nor on PYTHONPATH"]),
+    ("-m pkg.trian", {}, ["there is no module pkg.trian"]),
+    ("-m pkg", {}, ["module pkg is a package without a __main__.py"]),
     ("--preload numpi train.py", {}, ["--preload numpi: no module numpi", "did you mean 'numpy'?"]),
     ("--preload no_such_one.sub train.py", {}, ["no module no_such_one", "PYTHONPATH"]),
     ("--job-name ../x train.py", {}, ["--job-name ../x:"]),
