@@ -86,7 +86,8 @@ class _Draft:
         if self.word is not None and self.word != self.seen.word:
             quiet = self.word.type == CREATED and self.seen.word is not None and self.word.reason == "JobCreated"
             if not quiet:
-                self.events.append(Said(self.word.reason, self.word.message, self.word.reason not in AS_IT_SHOULD_BE))
+                warns = self.word.reason not in AS_IT_SHOULD_BE
+                self.events.insert(0, Said(self.word.reason, self.word.message, warns))  # of many, the one that counts
         return Plan(
             record=self.record,
             word=self.word,

@@ -25,7 +25,8 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
     new["ready"] = f"{ended if plan.word is not None and plan.word.type == SUCCEEDED else runs}/{wanted.total}"
     new["restarts"] = record.charged
     over = plan.word is not None and plan.word.type in OVER
-    told = seen.insight.report if seen.insight is not None and not over else {}
+    last = seen.insight or (seen.lately if over else None)  # how far it came stays to be read
+    told = last.report if last is not None else {}
     new |= {name: value for name, value in told.items() if value is not None}
     if over or not new.get("policy"):
         new.pop("policy", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.api import pods
 from onward.api.job import Job, Problem
 from onward.core.jobs import Gang, NodeSeen, Place, PodSeen, Record, Role, Wanted
 from onward.core.policy import Policy
@@ -116,14 +117,14 @@ def node_seen(node: Obj) -> NodeSeen:
     )
 
 
-def gang_seen(group: Obj, asked: Obj) -> Gang:
-    """`asked`: as the job would have it now."""
-    status, spec = group.get("status") or {}, group.get("spec") or {}
+def gang_seen(group: Obj, job: Job) -> Gang:
+    """`job`: whose it is, as it is written now."""
+    status = group.get("status") or {}
     telling = [c for c in status.get("conditions") or [] if c.get("message") and c.get("status") == "True"]
     return Gang(
         phase=str(status.get("phase") or ""),
         text=str(telling[-1]["message"]) if telling else "",
-        current=all(spec.get(key) == value for key, value in asked["spec"].items()),
+        current=not pods.pod_group_change(job, group),
         made_at=read_stamp(group["metadata"].get("creationTimestamp")) or 0.0,
     )
 

@@ -373,6 +373,22 @@ def test_what_a_gang_needs_at_least() -> None:
     assert pods.pod_group(good(given))["spec"]["minResources"] == {"cpu": "1"}
 
 
+def test_a_gang_that_its_job_asks_otherwise_of() -> None:
+    gpus = {"resources": {"requests": {"cpu": 1, "nvidia.com/gpu": 8}}}
+    given = job(Master=role(container=gpus), Worker=role(container=gpus))
+    given["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": "high"}}
+    there = pods.pod_group(good(given))
+    there["spec"]["networkTopology"] = {"mode": "hard"}
+    assert pods.pod_group_change(good(given), there) == {}, "a field of somebody else is nobody's business"
+    change = pods.pod_group_change(good(job(Master=role(container={"resources": {"requests": {"cpu": 2}}}))), there)
+    assert change["spec"] == {
+        "minMember": 1,
+        "minTaskMember": {"master": 1, "worker": None},
+        "minResources": {"cpu": "2", "nvidia.com/gpu": None},
+        "priorityClassName": None,
+    }
+
+
 def placed(read: Job, role: str, index: int, ip: str, **annotations: str) -> dict[str, Any]:
     pod = pods.pod(read, role, index)
     pod["metadata"]["annotations"] |= annotations
