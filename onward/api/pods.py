@@ -22,6 +22,7 @@ WAVE = "version"
 RANK_INDEX = "hccl/rankIndex"
 GANG = "scheduling.k8s.io/group-name"
 TASK = "volcano.sh/task-spec"
+TEMPLATE = "onward.dev/template"
 POD_GROUP_API = "scheduling.volcano.sh/v1beta1"
 POD_TYPE, BACKUP, BACKUP_SOURCE = "podType", "backup", "backupSourcePodName"
 SECRET_VOLUME = "onward-identity"
@@ -121,7 +122,7 @@ def pod(
     labels = {**marks.texts(own.get("labels")), **place_labels(job, replica.name, index), WAVE: str(wave)}
     if replica.leader:
         labels |= {f"{KUBEFLOW}/job-role": "master", "job-role": "master"}
-    annotations = marks.texts(own.get("annotations"))
+    annotations = {**marks.texts(own.get("annotations")), TEMPLATE: replica.digest}
     if job.trains(replica):
         annotations[RANK_INDEX] = str(job.node_rank(replica, index))
     if job.scheduling.gang:

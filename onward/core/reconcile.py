@@ -215,7 +215,11 @@ class _Draft:
 
     def _mind_losses(self) -> bool:
         """Count what was lost. True: the job has failed with it."""
-        losses = find_losses(self.job, replace(self.seen, record=self.record))
+        found = find_losses(self.job, replace(self.seen, record=self.record))
+        losses = [loss for loss in found if loss.kind != "outdated"]
+        if found and not losses:
+            self._renew(len(found))
+            return False
         if losses:
             verdict = judge(self.job, losses, self.seen, self.now)
         elif self.seen.hopeless and all(p.wave >= self.record.floor for p in self.here.values()):
@@ -243,6 +247,14 @@ class _Draft:
         )
         self.word = Word(RESTARTING, "jobRestarting", verdict.message)
         return False
+
+    def _renew(self, outdated: int) -> None:
+        """Pods that nobody has placed yet are made from the template of today. Nothing was lost with them."""
+        r, all_wait = self.record, not any(p.node for p in self.here.values())
+        text = f"the template was changed: {outdated} pods that had no node yet are made anew"
+        self.record = replace(r, wave=r.wave + 1, floor=r.wave + 1 if all_wait else r.floor, free=r.wave + 1)
+        self.why.append(text)
+        self.events.append(Said("TemplateChanged", f"Job {self.job.key}: {text}."))
 
     def _mind_survivors(self) -> None:
         """Pods that replace others are told where those are who go on. When none of these is left, all begin anew."""

@@ -228,10 +228,11 @@ class Eyes:
     def _pod(self, pod: Obj, read: Job | list[Problem]) -> PodSeen:
         known = self._seen.get(uid_of(pod))
         place = _place(pod, read)
-        if known is not None and known[0] == version_of(pod) and known[1].place == place:
+        template = read.replica(place[0]).digest if isinstance(read, Job) and place is not None else ""
+        now = (version_of(pod), place, views.outdated(pod, template))
+        if known is not None and (known[0], known[1].place, known[1].outdated) == now:
             return known[1]
-        places = {name_of(pod): place} if place is not None else {}
-        seen = views.pod_seen(pod, places, ascendjob.CONTAINER)
+        seen = views.pod_seen(pod, place, ascendjob.CONTAINER, template)
         self._seen[uid_of(pod)] = (version_of(pod), seen)
         return seen
 

@@ -56,8 +56,8 @@ def wanted(obj: Obj, read: Job | list[Problem]) -> Wanted:
     )
 
 
-def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
-    """`places`: which place a pod of this name holds."""
+def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> PodSeen:
+    """`place`: which it holds. `template`: the digest of what a pod there is made from now."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     wave = str((metadata.get("labels") or {}).get(WAVE, "0"))
     reason = str(status.get("reason") or "")
@@ -68,7 +68,7 @@ def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
     if phase == "Pending" and unplaced.get("status") == "False":
         text = [str(unplaced.get("message") or "")]
     return PodSeen(
-        place=places.get(name_of(pod)),
+        place=place,
         name=name_of(pod),
         uid=uid_of(pod),
         wave=int(wave) if wave.isdecimal() else 0,
@@ -78,7 +78,14 @@ def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
         exit_code=ended.get("exitCode"),
         text=": ".join(dict.fromkeys(text))[:300],
         evicted=_evicted(status, reason),
+        outdated=outdated(pod, template),
     )
+
+
+def outdated(pod: Obj, template: str) -> bool:
+    """It has no node yet, and would be made otherwise now."""
+    made_from = (pod["metadata"].get("annotations") or {}).get(pods.TEMPLATE)
+    return not pod["spec"].get("nodeName") and made_from is not None and made_from != template
 
 
 def over(pod: Obj) -> bool:

@@ -59,6 +59,7 @@ def test_the_pods_of_the_sample() -> None:
         "hccl/rankIndex": "0",
         "scheduling.k8s.io/group-name": "default-test-pytorch-c0ffee",
         "volcano.sh/task-spec": "master",
+        "onward.dev/template": read.replica("Master").digest,
     }
     assert metadata["ownerReferences"][0]["kind"] == "AscendJob"
     assert metadata["ownerReferences"][0]["controller"] is True
@@ -334,6 +335,16 @@ def test_unquoted_numbers_in_a_template() -> None:
     metadata = pods.pod(good(job(Master=role(), Worker=worker)), "Worker", 0)["metadata"]
     assert metadata["annotations"]["gang/min-available"] == "4"
     assert metadata["labels"]["a"] == "true"
+
+
+def test_a_pod_carries_which_template_it_was_made_from() -> None:
+    def mark(obj: dict[str, Any], name: str) -> str:
+        return str(pods.pod(good(obj), name, 0)["metadata"]["annotations"]["onward.dev/template"])
+
+    before = job(Master=role(), Worker=role())
+    after = job(Master=role(), Worker=role(container={"image": "other"}))
+    assert mark(before, "Master") == mark(after, "Master")
+    assert mark(before, "Worker") != mark(after, "Worker")
 
 
 def test_the_service_is_the_leaders() -> None:
