@@ -408,9 +408,12 @@ class _Draft:
         if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
             return self._pending(gang.text or "cluster resource is not enough")
         unplaced = next((p for p in self.here.values() if p.phase == "Pending" and not p.node and p.text), None)
-        if self.job.gang and unplaced is not None and len(self.here) == self.job.total:
+        if unplaced is None or len(self.here) < self.job.total:
+            return self._just_created()
+        if self.job.gang:
             return self._pending(unplaced.text)
-        return self._just_created()
+        created = self._just_created()
+        return replace(created, message=f"{created.message} Pod {unplaced.name} has no node: {unplaced.text}")
 
     def _pending(self, why: str) -> Word:
         return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")

@@ -21,7 +21,7 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
         else:
             new.pop(field, None)
     runs = sum(1 for p in seen.pods if p.place is not None and p.phase == "Running" and p.deleting is None)
-    ended = sum(1 for p in seen.pods if p.place is not None and p.phase == "Succeeded")
+    ended = sum(len(indices) for _, indices in record.done)  # also those whose pods are deleted by now
     new["ready"] = f"{ended if plan.word is not None and plan.word.type == SUCCEEDED else runs}/{wanted.total}"
     new["restarts"] = record.charged
     over = plan.word is not None and plan.word.type in OVER

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.api import pods
+from onward.api.ascendjob import MOST_REPLICAS
 from onward.api.job import Job, Problem
 from onward.core.jobs import Gang, NodeSeen, Place, PodSeen, Record, Role, Wanted
 from onward.core.policy import Policy
@@ -179,7 +180,7 @@ def _indices(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (not last or last.isdecimal()):
-            found += range(int(first), int(last or first) + 1)
+            found += range(int(first), min(int(last or first), MOST_REPLICAS) + 1)
     return tuple(found)
 
 

@@ -80,6 +80,8 @@ def test_why_pods_that_were_made_find_no_place_is_said() -> None:
     assert state(plan) == ("Created", "PodGroupPending")
     assert plan.word is not None
     assert plan.word.message.endswith(text)
+    alone = decide(replace(JOB, gang=False), replace(GOING, word=CREATED, pods=pods), NOW)
+    assert alone.word == replace(CREATED, message=f"{CREATED.message} Pod {PODS[0].name} has no node: {text}")
     placed = replace(GOING, word=plan.word, pods=tuple(replace(p, phase="Pending") for p in PODS))
     assert state(decide(JOB, placed, NOW)) == ("Created", "JobCreated")
 

@@ -217,7 +217,7 @@ def test_what_is_left_of_a_job_that_has_succeeded(real: Access, policy: str, lef
         await world.until(lambda: len(world.own_pods()) == left, f"{left} pods are left")
         status = world.job("job")["status"]
         assert status["replicaStatuses"] == {"Master": {"succeeded": 1}, "Worker": {"succeeded": 2}}
-        assert status["completionTime"]
+        assert (status["ready"], bool(status["completionTime"])) == ("3/3", True)
 
     tell(real, story)
 
