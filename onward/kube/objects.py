@@ -108,8 +108,9 @@ def micro_stamp(at: float) -> str:
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def read_stamp(text: str | None) -> float | None:
-    if not text:
+def read_stamp(text: object) -> float | None:
+    """None: it is no time."""
+    if not text or not isinstance(text, str):
         return None
     try:
         return dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
