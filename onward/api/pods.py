@@ -25,6 +25,7 @@ TASK = "volcano.sh/task-spec"
 TEMPLATE = "onward.dev/template"
 POD_GROUP_API = "scheduling.volcano.sh/v1beta1"
 POD_TYPE, BACKUP, BACKUP_SOURCE = "podType", "backup", "backupSourcePodName"
+HOT = "-hot"  # at the end of the name of a pod that has taken over from another, or is to
 SECRET_VOLUME = "onward-identity"
 NOTHING_KNOWN = Surroundings()
 GANG_TERMS = ("minMember", "minTaskMember", "minResources", "queue", "priorityClassName")  # what a job says in it
@@ -32,6 +33,12 @@ GANG_TERMS = ("minMember", "minTaskMember", "minResources", "queue", "priorityCl
 
 def pod_name(job: Job, role: str, index: int) -> str:
     return f"{job.name}-{role.lower()}-{index}"
+
+
+def stand_in_name(job: Job, role: str, index: int, old: str) -> str:
+    """Beside a pod of this name. Two names take turns."""
+    base = pod_name(job, role, index)
+    return f"{base}{HOT}" if old == base else base
 
 
 def service_name(job: Job) -> str:
@@ -122,6 +129,8 @@ def pod(
     labels = {**marks.texts(own.get("labels")), **place_labels(job, replica.name, index), WAVE: str(wave)}
     if replica.leader:
         labels |= {f"{KUBEFLOW}/job-role": "master", "job-role": "master"}
+    if stand_in_for:  # the leader's service must not lead to it
+        labels |= {f"{KUBEFLOW}/replica-index": f"{index}{HOT}", REPLICA_INDEX: f"{index}{HOT}"}
     annotations = {**marks.texts(own.get("annotations")), TEMPLATE: replica.digest}
     if job.trains(replica):
         annotations[RANK_INDEX] = str(job.node_rank(replica, index))

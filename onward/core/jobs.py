@@ -50,6 +50,7 @@ class Wanted:
     keeps_others: bool = False  # when a pod is lost the others stay: somebody inside, or nobody, minds
     recovers: bool = False  # somebody inside the pods goes on when one is lost
     elastic: bool = False  # and does so with fewer
+    hot_switch: bool = False  # on a node that is worse than it should be, another pod gets ready and takes over
     leaves_sub_health: str = ""  # what is done about a node that is worse than it should be: graceExit or forceExit
 
     @property
@@ -91,6 +92,7 @@ class PodSeen:
     exit_code: int | None = None  # of its training container
     text: str = ""  # why it ended, or why it is not placed
     evicted: bool = False  # ended by the cluster, not by its own program
+    stands_in: Place | None = None  # it holds no place, and gets ready to take this one (hot switch)
     outdated: bool = False  # it has no node yet, and its template was changed since it was made
 
     @property
@@ -128,6 +130,8 @@ class Insight:
     over: bool = False  # it has ended, well or not
     recovers: bool = False  # it goes on when a pod is lost, and waits for another
     pods: frozenset[str] = frozenset()  # uids of those it knows of
+    placed: frozenset[str] = frozenset()  # of these, such as hold a place
+    ailing: Mapping[str, str] = field(default_factory=dict)  # uid of a pod for which another should stand in -> why
     unfit: Mapping[str, str] = field(default_factory=dict)  # uid of a pod that it wants replaced -> why
     report: Mapping[str, Any] = field(default_factory=dict)  # for the status: step, goodput, policy, last incident
     incident: int = 0  # number of the fault that is being mended, 0: none
@@ -224,6 +228,7 @@ class MakePod:
     avoid: tuple[str, ...] = ()
     floor: int = 0  # pods of earlier waves are to go
     joins: bool = False  # those who stay have begun: it takes the place of a lost one
+    stand_in_for: str = ""  # the pod beside which it gets ready to take over
 
 
 @dataclass(frozen=True)

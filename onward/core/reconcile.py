@@ -134,6 +134,7 @@ class _Draft:
         ready = self._make_surroundings()
         if ready:
             self._make_pods()
+            self._make_stand_ins()
         self._mind_launch()
         self._say_state(ready)
 
@@ -304,7 +305,7 @@ class _Draft:
 
     def _why_remove(self, pod: PodSeen) -> str:
         if pod.place is None:
-            return "the job has no place for it"
+            return "" if self._gets_ready(pod) else "the job has no place for it"
         if pod.wave < self.record.floor:
             return "all pods start again"
         if pod.wave < self.record.wave:
@@ -334,6 +335,27 @@ class _Draft:
                 prefer = self.seen.previous.get(place, "")
                 prefer = "" if prefer in avoid else prefer
                 self.writes.append(MakePod(place, r.wave, prefer, avoid, r.floor, r.begun == r.floor))
+
+    def _make_stand_ins(self) -> None:
+        """Beside pods that train on, but not as well as they should. One at a time for each, whatever became of it."""
+        insight, r = self.seen.insight, self.record
+        if insight is None or not self.job.hot_switch or self.job.fault_scheduling == "off":
+            return
+        served = {p.stands_in for p in self.seen.pods}
+        for place, pod in self.here.items():
+            why = insight.ailing.get(pod.uid, "")
+            if why and place not in served and pod.phase == "Running" and pod.deleting is None:
+                avoid = (*(node for node, at in r.avoid if self.now - at < AVOID_S), pod.node)
+                self.writes.append(MakePod(place, r.wave, "", avoid, r.floor, True, pod.name))
+                self.events.append(Said("StandIn", f"another pod gets ready to take over from {pod.name}: {why}"))
+
+    def _gets_ready(self, pod: PodSeen) -> bool:
+        """A stand-in stays while it is wanted, or holds a place; what nobody can tell now is left as it is."""
+        insight = self.seen.insight
+        holder = self.here.get(pod.stands_in) if pod.stands_in is not None else None
+        if holder is None or holder.over or pod.wave < self.record.floor:
+            return False
+        return insight is None or holder.uid in insight.ailing or pod.uid in insight.placed
 
     def _mind_launch(self) -> None:
         """From now on a pod that is missing is one that was lost."""

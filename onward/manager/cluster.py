@@ -7,12 +7,14 @@ and nobody waits for its vote. It knows the same secret as the agents. Without o
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 
 from onward.core import published
 from onward.core.intake import LONGEST_TEXT, Notice
 from onward.core.job import OVER, Job
 from onward.core.membership import Member
+from onward.core.switch import MOST_TRIES
 from onward.manager.logic import ManagerLogic
 from onward.wire.messages import ClusterFacts, FaultRequest, JobFacts, Note
 
@@ -96,6 +98,8 @@ class ClusterDesk:
             policies=[p.value for p in job.policies],
             pods=sorted(pods),
             vacant=[i for i, m in enumerate(job.places) if m is None],
+            placed=[m.pod for m in job.places if m is not None and m.pod],
+            ailing=self._ailing(logic, job, now),
             unfit=self._unfit(logic, job, here, now),
             managers=[m.manager for m in job.places if m is not None and m.manager],
             seat=next((m.manager for m in here if m.id == logic.settings.seat), ""),
@@ -115,6 +119,14 @@ class ClusterDesk:
             goodput=self._goodput(logic, now),
             conditions=[c.text for c in logic.conditions],
         )
+
+    def _ailing(self, logic: ManagerLogic, job: Job, now: float) -> dict[str, str]:
+        """Pods on nodes that a hot switch would relieve, if somebody stood by."""
+        if not job.limits.hot_switch:
+            return {}
+        tries = Counter(node for node, _ in job.tried)
+        bad = {node: why for node, why in logic.sub_health(now).items() if tries[node] < MOST_TRIES}
+        return {m.pod: bad[i] for i, m in enumerate(job.places) if m is not None and m.pod and i in bad}
 
     def _unfit(self, logic: ManagerLogic, job: Job, here: list[Member], now: float) -> dict[str, str]:
         """Pods whose agent has no place and gets none, whatever happens: another pod must come."""

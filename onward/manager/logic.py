@@ -327,8 +327,7 @@ class ManagerLogic:
             for agent, m in self._roll.latest.items()
             if m.term == job.term and m.orders_version >= self._phase_since and self._roll.is_here(m.agent, now)
         ]
-        slow = self._pace.slow
-        sub_health = {node_of(job, rank): why for rank, why in slow.items()} | self._bulletin.sub_health(job, now)
+        sub_health = self.sub_health(now)
         return Outlook(
             deaf=self._deaf(now),
             here=self._bulletin.fit(job, self._roll.here(now), sub_health, now),
@@ -338,8 +337,14 @@ class ManagerLogic:
             seat=self.settings.seat,
             sub_health=sub_health,
             stand_ins=self._roll.stand_ins(job),
-            slow=slow,
+            slow=self._pace.slow,
         )
+
+    def sub_health(self, now: float) -> dict[int, str]:
+        """Nodes that are worse than they should be, and why."""
+        assert self.job is not None
+        slow = {node_of(self.job, rank): why for rank, why in self._pace.slow.items()}
+        return slow | self._bulletin.sub_health(self.job, now)
 
     def _has_majority(self, job: Job, outlook: Outlook, now: float) -> bool:
         if quorum(job, outlook).enough:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onward.api import ascendjob, pods
 from onward.api.job import Job, Problem
@@ -31,7 +31,7 @@ from onward.kube.objects import (
     version_of,
 )
 from onward.kube.served import WhileServed
-from onward.operator import views
+from onward.operator import places, views
 
 JOBS = Resource(ascendjob.GROUP, ascendjob.VERSION, ascendjob.PLURAL, ascendjob.KIND)
 OURS = f"{pods.KUBEFLOW}/operator-name={pods.CONTROLLER}"
@@ -183,7 +183,8 @@ class Eyes:
         wanted = views.wanted(obj, read)
         own = self._pods_of[uid_of(obj)]
         service = self._service(obj, read)
-        known = tuple(self._pod(pod, read) for pod in own)
+        seats = places.seats(own, read, memory.insight.placed if memory.insight is not None else ())
+        known = tuple(self._pod(pod, read, *seats[uid_of(pod)]) for pod in own)
         seen = Seen(
             generation=int(obj["metadata"].get("generation") or 1),
             pods=known,
@@ -225,14 +226,13 @@ class Eyes:
         asked = self._gangs_served.served if self._gang is None else self._gang
         return asked and all(pods.GANG in (p["metadata"].get("annotations") or {}) for p in self._pods_of[uid_of(obj)])
 
-    def _pod(self, pod: Obj, read: Job | list[Problem]) -> PodSeen:
+    def _pod(self, pod: Obj, read: Job | list[Problem], place: Place | None, stands_in: Place | None) -> PodSeen:
         known = self._seen.get(uid_of(pod))
-        place = _place(pod, read)
         template = read.replica(place[0]).digest if isinstance(read, Job) and place is not None else ""
-        now = (version_of(pod), place, views.outdated(pod, template))
-        if known is not None and (known[0], known[1].place, known[1].outdated) == now:
+        now = (version_of(pod), place, stands_in, views.outdated(pod, template))
+        if known is not None and (known[0], known[1].place, known[1].stands_in, known[1].outdated) == now:
             return known[1]
-        seen = views.pod_seen(pod, place, ascendjob.CONTAINER, template)
+        seen = replace(views.pod_seen(pod, place, ascendjob.CONTAINER, template), stands_in=stands_in)
         self._seen[uid_of(pod)] = (version_of(pod), seen)
         return seen
 
@@ -275,17 +275,6 @@ class Eyes:
 def _names(informer: Informer) -> list[str] | None:
     """Of those that exist, where somebody knows."""
     return [name_of(each) for each in informer] if informer.healthy else None
-
-
-def _place(pod: Obj, read: Job | list[Problem]) -> Place | None:
-    """By its name: labels can be changed by anybody."""
-    if isinstance(read, list):
-        return None
-    for replica in read.replicas:
-        head, _, number = name_of(pod).rpartition("-")
-        if head == f"{read.name}-{replica.lower}" and number.isdecimal() and int(number) < replica.count:
-            return (replica.name, int(number)) if number == str(int(number)) else None
-    return None
 
 
 def alive(pods: Iterable[PodSeen]) -> frozenset[str]:

@@ -141,10 +141,22 @@ class Hands:
             leader_address="" if address == "None" else address,
             others=_managers(sight, memory, write),
             joins=write.joins,
+            standby=bool(write.stand_in_for),
             token_in_env=self._token_in_env,
         )
         role, index = write.place
-        pod = pods.pod(job, role, index, wave=write.wave, around=around, prefer=write.prefer, avoid=write.avoid)
+        old = write.stand_in_for
+        pod = pods.pod(
+            job,
+            role,
+            index,
+            wave=write.wave,
+            around=around,
+            prefer=write.prefer,
+            avoid=write.avoid,
+            stand_in_for=old,
+            name=pods.stand_in_name(job, role, index, old) if old else "",
+        )
         marks = pod["metadata"]["annotations"]
         if write.prefer:
             marks[PREVIOUS_NODE] = write.prefer
@@ -243,7 +255,7 @@ async def gone(client: Client, resource: Resource, obj: Obj) -> bool:
 
 def _managers(sight: Sight, memory: Memory, new: MakePod) -> tuple[str, ...]:
     """Where those are whom a new pod is to join; nobody, when all are new."""
-    before = [p for p in sight.seen.pods if new.floor <= p.wave < new.wave]
+    before = [p for p in sight.seen.pods if new.floor <= p.wave and (p.wave < new.wave or new.stand_in_for)]
     going = [p for p in before if p.phase == "Running" and p.deleting is None]
     addresses = [str((sight.pods[p.name].get("status") or {}).get("podIP") or "") for p in going]
     alive = [f"{address}:{MANAGER_PORT}" for address in addresses if address]

@@ -231,6 +231,8 @@ def insight(facts: JobFacts) -> Insight:
         over=facts.over,
         recovers=bool({Policy.RECOVER.value, Policy.ELASTIC.value} & set(facts.policies)),
         pods=frozenset(facts.pods),
+        placed=frozenset(facts.placed),
+        ailing=facts.ailing,
         unfit=facts.unfit,
         incident=facts.incident,
         recovering=recovering,

@@ -55,11 +55,11 @@ class Links:
 def _situation(job: Job, sight: Sight) -> Situation:
     leader, others, trouble, coming = "", [], {}, {}
     faults: list[NodeFault] = []
-    first = pods.service_name(job)
+    first = (job.leader.name, 0) if job.leader is not None else None
     for pod in sight.seen.pods:
         address = str((sight.pods[pod.name].get("status") or {}).get("podIP") or "")
         if pod.phase == "Running" and address and pod.deleting is None:
-            if pod.name == first:
+            if pod.place is not None and pod.place == first:
                 leader = address
             else:
                 others.append(address)

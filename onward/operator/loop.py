@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from onward.api import ranktable
+from onward.api.pods import HOT
 from onward.core.jobs import MakePod, Plan
 from onward.core.reconcile import decide
 from onward.kube.client import ApiError, Client
@@ -119,17 +120,22 @@ class Operator:
         mistaken = False
         for role, index in missing[:CHECKED]:
             name = f"{sight.wanted.name}-{role.lower()}-{index}"
-            try:
-                there = await self._client.get(PODS, name, sight.wanted.namespace)
-            except ApiError as e:
-                if e.code != 404:
-                    raise
-                continue
-            owners = [o.get("uid") for o in there["metadata"].get("ownerReferences") or []]
-            if sight.wanted.uid in owners and uid_of(there):
-                self.eyes.pods.learn(there)
-                mistaken = True
+            for each in (name, f"{name}{HOT}") if sight.wanted.hot_switch else (name,):
+                mistaken = await self._is_there(sight, each) or mistaken
         return mistaken
+
+    async def _is_there(self, sight: Sight, name: str) -> bool:
+        try:
+            there = await self._client.get(PODS, name, sight.wanted.namespace)
+        except ApiError as e:
+            if e.code != 404:
+                raise
+            return False
+        owners = [o.get("uid") for o in there["metadata"].get("ownerReferences") or []]
+        if sight.wanted.uid not in owners or not uid_of(there):
+            return False
+        self.eyes.pods.learn(there)
+        return True
 
     async def _write_status(self, sight: Sight, plan: Plan, at: float) -> None:
         old = sight.obj.get("status") or {}

@@ -53,6 +53,7 @@ def wanted(obj: Obj, read: Job | list[Problem]) -> Wanted:
         keeps_others=recovers or recovery.pod_rescheduling or recovery.pod_only or bool(read.app),
         recovers=recovers,
         elastic=Policy.ELASTIC in recovery.strategies,
+        hot_switch=recovery.sub_healthy == "hotSwitch",
         leaves_sub_health=recovery.sub_healthy if recovery.sub_healthy in ("graceExit", "forceExit") else "",
     )
 

@@ -197,6 +197,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     policies: list[str] = []
     pods: list[str] = []  # uids: those whose vote may count, and whoever is here
     vacant: list[int] = []  # places that nobody holds
+    placed: list[str] = []  # uids of pods that hold a place
+    ailing: dict[str, str] = {}  # uid of a pod for which another should stand in (hot switch) -> why
     unfit: dict[str, str] = {}  # uid of a pod that has to be replaced -> why
     managers: list[str] = []  # where managers are, or would be, ADDRESS|PORT
     seat: str = ""  # where this one is

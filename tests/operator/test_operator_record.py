@@ -6,7 +6,8 @@ from onward.operator.views import read_record, spans
 
 
 def test_what_others_wrote_breaks_nothing() -> None:
-    odd = {"wave": "x", "floor": True, "done": {"Worker": "2-1,0-99999999,x"}, "avoid": {"node-1": "yesterday", "node-2": 5}}
+    avoid = {"node-1": "yesterday", "node-2": 5}
+    odd = {"wave": "x", "floor": True, "done": {"Worker": "2-1,0-99999999,x"}, "avoid": avoid}
     record = read_record({"record": odd, "startTime": 7})
     assert (record.wave, record.floor, record.avoid, record.started_at) == (0, 0, (), None)
     assert len(record.done[0][1]) < 30_000, "no more than a job can have"
