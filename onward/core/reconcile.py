@@ -305,7 +305,7 @@ class _Draft:
 
     def _why_remove(self, pod: PodSeen) -> str:
         if pod.place is None:
-            return "" if self._gets_ready(pod) else "the job has no place for it"
+            return "" if self._may_stay(pod) else "the job has no place for it"
         if pod.wave < self.record.floor:
             return "all pods start again"
         if pod.wave < self.record.wave:
@@ -349,9 +349,14 @@ class _Draft:
                 self.writes.append(MakePod(place, r.wave, "", avoid, r.floor, True, pod.name))
                 self.events.append(Said("StandIn", f"another pod gets ready to take over from {pod.name}: {why}"))
 
-    def _gets_ready(self, pod: PodSeen) -> bool:
-        """A stand-in stays while it is wanted, or holds a place; what nobody can tell now is left as it is."""
+    def _may_stay(self, pod: PodSeen) -> bool:
+        """A stand-in stays while it is wanted, or holds a place; what nobody can tell now is left as it is.
+
+        And one that was relieved stays until all train again: the manager may be in it.
+        """
         insight = self.seen.insight
+        if self.job.hot_switch and insight is not None and insight.incident and pod.wave >= self.record.floor:
+            return True
         holder = self.here.get(pod.stands_in) if pod.stands_in is not None else None
         if holder is None or holder.over or pod.wave < self.record.floor:
             return False

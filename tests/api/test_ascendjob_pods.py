@@ -327,6 +327,10 @@ def test_a_stand_in() -> None:
     assert pod["metadata"]["annotations"]["podType"] == "backup"
     assert pod["metadata"]["annotations"]["backupSourcePodName"] == "gpt-worker-0"
     assert env_of(pod)["ONWARD_STANDBY"] == "1"
+    leader = pods.pod(good(job()), "Master", 0, stand_in_for="gpt-master-0", name="gpt-master-0-hot")
+    service = pods.service(good(job()))
+    assert service is not None
+    assert not service["spec"]["selector"].items() <= leader["metadata"]["labels"].items(), "not before it leads"
 
 
 def test_unquoted_numbers_in_a_template() -> None:

@@ -275,6 +275,35 @@ def test_a_new_template_leaves_pods_alone_that_have_a_node() -> None:
     assert state(plan)[0] == "Running", "the state says what is lost, and nothing is"
 
 
+def test_beside_a_pod_that_ails_another_gets_ready() -> None:
+    job, ails = replace(JOB, hot_switch=True), PODS[1]
+    insight = Insight(placed=frozenset(p.uid for p in PODS), ailing={ails.uid: "its fan"})
+    seen = replace(GOING, insight=insight)
+    plan = decide(job, seen, NOW)
+    stand_in = MakePod(("Worker", 0), seen.record.wave, "", (ails.node,), seen.record.floor, True, ails.name)
+    assert plan.writes == (stand_in,)
+    assert state(plan)[0] == "Running"
+    assert decide(JOB, seen, NOW).writes == (), "only where it was asked for"
+    assert decide(replace(job, fault_scheduling="off"), seen, NOW).writes == ()
+    ready = PodSeen(None, f"{ails.name}-hot", "hot", seen.record.wave, "Running", "n9", stands_in=("Worker", 0))
+    beside = replace(seen, pods=(*PODS, ready))
+    assert decide(job, beside, NOW).writes == (), "one is enough, and it may stay"
+    assert decide(job, replace(beside, insight=None), NOW).writes == (), "nobody can tell"
+    well = replace(beside, insight=replace(insight, ailing={}))
+    assert dropped(decide(job, well, NOW)) == [ready.name], "it is not wanted any more"
+
+
+def test_a_pod_that_was_relieved_goes_when_all_train_again() -> None:
+    job = replace(JOB, hot_switch=True)
+    old = replace(PODS[1], place=None)
+    new = replace(PODS[1], name="new", uid="new")
+    seen = replace(GOING, pods=(PODS[0], old, new, PODS[2]), insight=Insight(incident=1))
+    assert decide(job, seen, NOW).writes == (), "the manager may be in it"
+    plan = decide(job, replace(seen, insight=Insight()), NOW)
+    assert dropped(plan) == [old.name]
+    assert (plan.record.wave, plan.record.charged) == (seen.record.wave, 0), "nothing was lost"
+
+
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     plan = decide(JOB, replace(GOING, pods=ALL.pods, ends="it is being deleted"), NOW)
     assert plan.hands_off

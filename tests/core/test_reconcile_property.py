@@ -64,6 +64,7 @@ jobs = st.builds(
     keeps_others=st.booleans(),
     recovers=st.booleans(),
     elastic=st.booleans(),
+    hot_switch=st.booleans(),
     problems=st.sampled_from([(), (("InvalidX", "x"),)]),
 )
 pods = st.builds(
@@ -78,6 +79,7 @@ pods = st.builds(
     exit_code=st.one_of(st.none(), st.sampled_from([0, 1, 137])),
     evicted=st.booleans(),
     outdated=st.booleans(),
+    stands_in=st.one_of(st.none(), st.sampled_from([("Master", 0), ("Worker", 1)])),
 )
 records = st.builds(
     Record,

@@ -39,6 +39,30 @@ def test_a_rank_is_killed_and_then_a_pod_is_deleted(acjobs: Jobs, tmp_path: Path
 
 
 @pytest.mark.nightly
+def test_hot_switch(acjobs: Jobs, cluster: OneCluster, tmp_path: Path) -> None:
+    """A node is called sub-healthy: a pod on another gets ready beside its pod, and takes over at the end of a step."""
+    labels = {"fault-scheduling": "grace", "subHealthyStrategy": "hotSwitch"}
+    job = Trained(acjobs, "switched", tmp_path, "recover", labels=labels, steps=900)
+    job.trains()
+    node = job.node(job.worker)
+    onward_local("chaos", "sub-health", node, state=cluster.state)
+    try:
+        story = job.mended("hot-switch")
+        assert (last(story)["type"], story["restarts"]) == ("Running", 0)
+        stand_in = f"{job.worker}-hot"
+        acjobs.wait(lambda: set(acjobs.uids("switched")) == {job.master, stand_in}, "the old pod is gone", START_S)
+        assert next(p for p in acjobs.pods("switched") if p["metadata"]["name"] == stand_in)["spec"]["nodeName"] != node
+        assert acjobs.uids("switched")[job.master] == job.uids[job.master]
+        assert acjobs.ranks(job.master) == job.ranks[job.master], "the others keep their processes"
+        cluster.event("switched", "StandIn: ")
+    finally:
+        onward_local("chaos", "heal", node, state=cluster.state)
+    acjobs.state("switched", "Succeeded", 2 * START_S)
+    acjobs.kubectl("delete", "acjob", "switched")
+    acjobs.gone("switched")
+
+
+@pytest.mark.nightly
 def test_the_pod_of_rank_0_is_deleted(acjobs: Jobs, tmp_path: Path, calm: Calm) -> None:
     """With it go the leader, the manager and the store: the other pod keeps its process all the same."""
     job = Trained(acjobs, "first", tmp_path, "recover")
