@@ -1,45 +1,16 @@
-"""A real API server behind a proxy that fails on purpose."""
+"""A proxy before a real API server that fails on purpose."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
-from onward.kube.access import Access, load_access
+from onward.kube.access import Access
 
-ROOT = Path(__file__).resolve().parents[1]
-START_S = 30.0
 Rule = Callable[[web.Request], str]  # "" for no fault, or one of the kinds below
-
-
-class ApiProcess:
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "onward.local.api", "--state", str(state)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=env,
-        )
-        deadline = time.monotonic() + START_S
-        while not (state / "kubeconfig").exists():
-            assert self._process.poll() is None, "the API server has ended"
-            assert time.monotonic() < deadline, "the API server did not start"
-            time.sleep(0.05)
-        self.access = load_access(state / "kubeconfig")
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait(10)
 
 
 class FaultyApi:

@@ -8,7 +8,8 @@ import subprocess
 import time
 
 import pytest
-from launched import ONWARD, Onward, alive, count, kill
+from kernel import alive
+from launched import ONWARD, Onward, count, kill
 from waiting import until
 
 # ------------------------------------------------------------------------------------------------ exit codes

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from launched import Launched, Onward, alive, children, kill, parent, stdout, title
+from kernel import alive
+from launched import Launched, Onward, children, kill, parent, stdout, title
 from waiting import until
 
 FAMILY = """

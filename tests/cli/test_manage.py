@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import start
+from kernel import free_port
 from waiting import until
 
 from onward.agent.meeting import is_loopback
@@ -86,8 +87,7 @@ def manager(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]
     """A real one, for two nodes, with a token."""
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     words = ["--listen", f"127.0.0.1:{port}", "--nodes", "2", "--nproc-per-node", "1", "--token-file", str(token)]
     p = start("manager", *words, cwd=tmp_path)
     until(lambda: "listening" in (tmp_path / "err.txt").read_text(), "the manager listens")

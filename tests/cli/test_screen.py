@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -328,15 +327,14 @@ def test_plain_when_asked_for_or_when_the_terminal_cannot(tmp_path: Path, wanted
 # The pen
 
 
+@pytest.mark.timeout(60)  # whoever waited for a reader would wait for ever
 def test_a_pipe_that_nobody_reads_holds_up_nobody() -> None:
     read, write = os.pipe()
     stream = open(write, "w", encoding="utf-8")  # noqa: SIM115
     pen = Pen()
-    began = time.monotonic()
     for n in range(HELD_LINES + 5000):
         pen.write(stream, f"line {n} " + "x" * 40)
     pen.close(wait_s=0.05)
-    assert time.monotonic() - began < 5.0
     text = b""
     while not text.endswith(f"line {HELD_LINES + 4999} {'x' * 40}\n".encode()):
         text += os.read(read, 1 << 20)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until_async
 
 from onward.core.facts import RankFacts, Stage
 from onward.core.job import Limits
@@ -44,13 +45,6 @@ class Meeting:
         made = Agent(reader, writer)
         made.say(version, node, stage, nproc)
         return made
-
-    async def until(self, test: Callable[[], bool]) -> None:
-        async def wait() -> None:
-            while not test():
-                await asyncio.sleep(0.01)
-
-        await asyncio.wait_for(wait(), LIMIT_S)
 
     async def closed(self, reader: asyncio.StreamReader) -> None:
         """The manager hangs up."""
@@ -155,7 +149,7 @@ def test_a_stranger_is_refused_and_the_job_goes_on(said: bytes) -> None:
             writer.close()
         else:
             await m.closed(reader)
-        await m.until(lambda: m.server.refused == 1)
+        await until_async(lambda: m.server.refused == 1, "it is refused")
         agent.say(2, stage=Stage.SETUP)
         await agent.orders("Forming")
         assert m.server.connected == 1

@@ -48,7 +48,7 @@ class PlayedAgent:
         while True:
             with contextlib.suppress(WireError, OSError):
                 await self._visit()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # before it calls again, as an agent does
 
     async def _visit(self) -> None:
         host, _, port = self._manager.rpartition("|")
@@ -70,7 +70,7 @@ class PlayedAgent:
 
     async def _speak(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # the beat of an agent
             self._say(writer)
 
     def _say(self, writer: asyncio.StreamWriter) -> None:

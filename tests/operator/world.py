@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from faultyapi import FaultyApi
+from waiting import until_async
 
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client, Unreachable
@@ -116,7 +117,7 @@ class KillingApi(FaultyApi):
                 await response.prepare(request)
                 ends = time.monotonic() + self.fate.watch_s()
                 async for chunk in answer.content.iter_any():
-                    await asyncio.sleep(self.fate.delay_s())
+                    await asyncio.sleep(self.fate.delay_s())  # a watch that is behind, on purpose
                     await response.write(chunk)
                     if time.monotonic() > ends:
                         break
@@ -354,23 +355,22 @@ class World:
         await self.ready(node, False)
 
     async def until(self, good: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not good():
-            if time.monotonic() > deadline:
-                pods = [(name_of(p), p["metadata"]["labels"].get("version"), p["status"]) for p in self.own_pods()]
-                raise AssertionError(f"{what}: not within {timeout_s} s; {self.statuses[-1:]}; {pods}")
-            await asyncio.sleep(0.01)
+        def told() -> str:
+            pods = [(name_of(p), p["metadata"]["labels"].get("version"), p["status"]) for p in self.own_pods()]
+            return f"{what}; {self.statuses[-1:]}; {pods}"
+
+        await until_async(good, told, timeout_s)
 
     async def told(self, name: str, good: Callable[[str], bool], what: str) -> None:
         """Wait for an event, `Reason: message`, about a job. They are written beside everything else."""
-        deadline = time.monotonic() + 30.0
-        while True:
+        found: list[str] = []
+
+        async def look() -> bool:
             listed = await self.client.list(EVENTS, self.namespace, fieldSelector=f"involvedObject.name={name}")
-            found = [f"{e['reason']}: {e['message']}" for e in listed["items"]]
-            if any(good(each) for each in found):
-                return
-            assert time.monotonic() < deadline, f"{what}: {found}"
-            await asyncio.sleep(0.05)
+            found[:] = [f"{e['reason']}: {e['message']}" for e in listed["items"]]
+            return any(map(good, found))
+
+        await until_async(look, lambda: f"{what}: {found}", 30.0)
 
     async def edit(self, name: str, patch: Obj) -> None:
         await self.client.patch(JOBS, name, patch, self.namespace)

@@ -17,37 +17,28 @@ SERVER = (
 )
 ASK = """
 import json, socket, ssl, sys, time, urllib.request
+def patiently(ask, limit_s=20):  # others may be there later than we are, and packets get lost
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            return ask()
+        except OSError as e:
+            if time.monotonic() >= deadline:
+                return str(e)
+            time.sleep(0.1)
 def get(url):
-    for _ in range(100):
-        try:
-            return urllib.request.urlopen(url, timeout=5).status
-        except OSError as e:
-            why = str(e)
-            time.sleep(0.1)
-    return why
-def find(name, tries=100):
-    for _ in range(tries):  # a pod has its name when it is ready, which may be later than ours
-        try:
-            return sorted({a[4][0] for a in socket.getaddrinfo(name, 80, socket.AF_INET)})
-        except OSError as e:
-            why = str(e)
-            time.sleep(0.1)
-    return why
+    return patiently(lambda: urllib.request.urlopen(url, timeout=5).status)
+def find(name, limit_s=20):
+    found = lambda: socket.getaddrinfo(name, 80, socket.AF_INET)
+    return patiently(lambda: sorted({a[4][0] for a in found()}), limit_s)
 def echo(name):
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.settimeout(1)
-    for _ in range(60):  # packets get lost: nobody may be behind the service yet
-        try:
-            sock.sendto(b"hi", (name, 7))
-            return sock.recv(100).decode()
-        except OSError as e:
-            why = str(e)
-            time.sleep(0.1)
-    return why
+    return patiently(lambda: sock.sendto(b"hi", (name, 7)) and sock.recv(100).decode())
 found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
 found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc")}
 found["echo"] = echo("echo")
-found["nothing.default"] = find("nothing.default", 1)
+found["nothing.default"] = find("nothing.default", 0)
 place = "/var/run/secrets/kubernetes.io/serviceaccount/"
 request = urllib.request.Request("https://kubernetes.default.svc/api/v1/namespaces/" + open(place + "namespace").read())
 request.add_header("Authorization", "Bearer " + open(place + "token").read())

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from onecluster import OneCluster, onward_local
+from kernel import free_port
+from onecluster import OneCluster, a_pod, onward_local
 
 from onward.errors import UsageError
 from onward.local import kubeconfig, plan
@@ -117,19 +118,8 @@ def test_merging_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert data["users"] == theirs["users"]
 
 
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: NAME}
-spec:
-  terminationGracePeriodSeconds: 0
-  containers: [{name: c, image: none, ports: [{containerPort: PORT}], command: [python3, -m, http.server, "PORT"]}]
-"""
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return str(s.getsockname()[1])
+def web_pod(name: str, port: int) -> str:
+    return a_pod(name, "python3", "-m", "http.server", str(port), container={"ports": [{"containerPort": port}]})
 
 
 @pytest.mark.nightly
@@ -138,11 +128,11 @@ def test_pods_that_share_the_network_of_the_machine(tmp_path: Path) -> None:
     one = OneCluster(tmp_path / "state", "--nodes", "1", "--network", "loopback")
     try:
         port = free_port()
-        one.apply(POD.replace("NAME", "first").replace("PORT", port))
+        one.apply(web_pod("first", port))
         status = one.ready("first")
         assert status["podIP"].startswith("127.")
         one.until(lambda: _answers(port), "it listens")
-        one.apply(POD.replace("NAME", "second").replace("PORT", port))
+        one.apply(web_pod("second", port))
         one.event("second", f"port {port} of container c is in use on this machine")
         # Its objects outlive it when that is asked for.
         onward_local("down", "--keep", state=one.state)
@@ -158,9 +148,9 @@ def test_pods_that_share_the_network_of_the_machine(tmp_path: Path) -> None:
         one.down()
 
 
-def _answers(port: str) -> bool:
+def _answers(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", int(port)), 2).close()
+        socket.create_connection(("127.0.0.1", port), 2).close()
     except OSError:
         return False
     return True
