@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import aiohttp
 from aiohttp import web
 
 from onward.kube.access import Access
 
+EXPIRED = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
 Rule = Callable[[web.Request], str]  # "" for no fault, or one of the kinds below
 
 
@@ -57,12 +59,9 @@ class FaultyApi:
         if kind == "drop":
             return self._abort(request)
         if kind.isdigit():
-            status = {"kind": "Status", "code": int(kind), "message": f"made up {kind}", "reason": "Made up"}
-            headers = {"Retry-After": "0"} if kind == "429" else {}
-            return web.json_response(status, status=int(kind), headers=headers)
+            return self._made_up(int(kind))
         if kind == "expired":
-            error = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
-            return web.Response(text=error)
+            return web.Response(text=EXPIRED)
         if request.query.get("watch") == "true":
             self._watches[id(request)] = request
         try:
@@ -71,9 +70,7 @@ class FaultyApi:
             self._watches.pop(id(request), None)
 
     async def _pass_on(self, request: web.Request, kind: str) -> web.StreamResponse:
-        url = self._access.server + request.path_qs
-        headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
-        async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:
+        async with self._session.request(**await self._same(request)) as answer:
             if kind == "lost":
                 await answer.read()
                 return self._abort(request)
@@ -85,6 +82,18 @@ class FaultyApi:
             except (aiohttp.ClientError, ConnectionError, asyncio.CancelledError):
                 pass
             return response
+
+    async def _same(self, request: web.Request) -> dict[str, Any]:
+        """What to ask of the server behind us."""
+        headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
+        url = self._access.server + request.path_qs
+        return {"method": request.method, "url": url, "data": await request.read(), "headers": headers}
+
+    @staticmethod
+    def _made_up(code: int) -> web.Response:
+        """From nobody."""
+        status = {"kind": "Status", "code": code, "message": f"made up {code}", "reason": "MadeUp"}
+        return web.json_response(status, status=code, headers={"Retry-After": "0"} if code == 429 else {})
 
     @staticmethod
     def _abort(request: web.Request) -> web.Response:

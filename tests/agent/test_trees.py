@@ -19,7 +19,7 @@ FAMILY = """
 
     def work(name):
         tell(name, os.getpid())
-        time.sleep(1000)
+        time.sleep(1000)  # until somebody ends it
 
     def work_apart(name):
         os.setsid()
@@ -121,7 +121,7 @@ TRAINS = """
             optimizer.zero_grad()
             over = torch.tensor(float(os.path.exists(__file__.replace("job.py", "finish"))))
             dist.all_reduce(over, dist.ReduceOp.MIN)
-            time.sleep(0.01)
+            time.sleep(0.01)  # a step takes a while
         if step.committed:
             if run.rank == 0 and step.index % 10 == 0:
                 tell("step", step.index)
@@ -197,7 +197,7 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     kill(first[0])
     until(lambda: [p for p in job.pids("up0") if p != first[0] and alive(p)], "rank 0 has a new process")
     goes_on(job)
-    assert alive(second[0]) or len(job.pids("up1")) > 2
+    assert alive(second[0]), "rank 1 was none of it"
 
     onward.go("finish")
     assert job.wait() == 0, job.err

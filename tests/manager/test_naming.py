@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from played import facts_of
+
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.incident import Incident
 from onward.core.job import Limits, Phase
@@ -11,7 +13,7 @@ from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.manager.logic import ManagerLogic
 from onward.manager.settings import ManagerSettings
-from onward.wire.messages import AgentFacts, CaptureStacks, Orders
+from onward.wire.messages import CaptureStacks, Orders
 
 WORLD, STOPPED = 4, 2
 FLOOR_S, TICK_S = 0.7, 0.05
@@ -64,16 +66,8 @@ class Story:
 
     def _say(self) -> None:
         self._version += 1
-        orders = self._orders
-        facts = AgentFacts(
-            agent=Member(id="a", nproc=WORLD),
-            version=self._version,
-            term=orders.term if orders is not None else 0,
-            orders_version=orders.version if orders is not None else 0,
-            generation=orders.generation if orders is not None else 0,
-            ranks=[self.ranks[r] for r in range(WORLD)],
-        )
-        self.manager.on_facts(facts, self.now)
+        ranks = [self.ranks[r] for r in range(WORLD)]
+        self.manager.on_facts(facts_of(Member(id="a", nproc=WORLD), self._version, self._orders, ranks), self.now)
 
     def all(self, **changes: object) -> None:
         self.ranks = {r: replace(f, **changes) for r, f in self.ranks.items()}  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from played import facts_of
 from waiting import until_async
 
 from onward.core.facts import RankFacts, Stage
@@ -22,7 +23,7 @@ from onward.manager.journal import read
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import AgentFacts, Orders, encoder, from_manager
+from onward.wire.messages import Orders, encoder, from_manager
 
 TOKEN = b"the secret of this job, 32 bytes"
 LIMIT_S = 60.0
@@ -68,17 +69,8 @@ class Agent:
     def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING, nproc: int = 2) -> None:
         ranks = [RankFacts(rank=r, node=0, incarnation=1, stage=stage, library=True) for r in (0, 1)]
         agent = Member(id=f"agent{node}", nproc=nproc, wanted=node)
-        o = self._taken
         self._said = version, node, stage, nproc
-        facts = AgentFacts(
-            agent=agent,
-            version=1000 * version + self._again,
-            term=o.term if o is not None else 0,
-            orders_version=o.version if o is not None else 0,
-            generation=o.generation if o is not None else 0,
-            ranks=ranks,
-        )
-        self.writer.write(pack(encoder, facts))
+        self.writer.write(pack(encoder, facts_of(agent, 1000 * version + self._again, self._taken, ranks)))
 
     async def orders(self, phase: str) -> Orders:
         """The first orders of that phase."""

@@ -13,6 +13,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from played import facts_of
 from world import Fate, World, a_job, end, operated
 
 from onward.core.facts import Progress, RankFacts, Stage
@@ -28,7 +29,7 @@ from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.operator.eyes import JOBS
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import AgentFacts, FaultRequest, Note, Orders, encoder, from_manager
+from onward.wire.messages import FaultRequest, Note, Orders, encoder, from_manager
 
 LIMIT_S = 120.0
 STAGES = {"start": Stage.SETUP, "form": Stage.FORMED, "run": Stage.TRAINING, "pause": Stage.PAUSED}
@@ -76,19 +77,8 @@ class PlayedAgent:
     def _say(self, writer: asyncio.StreamWriter) -> None:
         o, self._version = self.orders, self._version + 1
         ranks = [self._rank(o, order) for order in o.ranks] if o is not None else []
-        facts = AgentFacts(
-            agent=self.member,
-            version=self._version,
-            term=o.term if o is not None else 0,
-            seat=o.seat if o is not None else "",
-            orders_version=o.version if o is not None else 0,
-            generation=o.generation if o is not None else 0,
-            node=o.node if o is not None else -1,
-            age=o.age if o is not None else [],
-            record=o.job if o is not None else b"",
-            ranks=ranks,
-        )
-        writer.write(pack(encoder, facts))
+        record = {"seat": o.seat, "node": o.node, "age": o.age, "record": o.job} if o is not None else {}
+        writer.write(pack(encoder, facts_of(self.member, self._version, o, ranks, **record)))
 
     def _rank(self, o: Orders, order: object) -> RankFacts:
         stage = STAGES.get(getattr(order, "want", ""), Stage.PARKED)

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from faultyapi import FaultyApi
+from faultyapi import EXPIRED, FaultyApi
 from waiting import until_async
 
 from onward.kube.access import Access
@@ -89,12 +89,8 @@ class KillingApi(FaultyApi):
         if verdict == "drop":
             return self._abort(request)
         if verdict.isdigit():
-            status = {"kind": "Status", "code": int(verdict), "message": f"made up {verdict}", "reason": "MadeUp"}
-            headers = {"Retry-After": "0"} if verdict == "429" else {}
-            return web.json_response(status, status=int(verdict), headers=headers)
-        url = self._access.server + request.path_qs
-        headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
-        async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:
+            return self._made_up(int(verdict))
+        async with self._session.request(**await self._same(request)) as answer:
             text = await answer.read()
             if answer.status < 400:
                 self.effective += 1
@@ -107,13 +103,10 @@ class KillingApi(FaultyApi):
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         if self.fate.expires():
-            error = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
-            return web.Response(text=error)
-        url = self._access.server + request.path_qs
-        headers = {k: v for k, v in request.headers.items() if k == "Authorization"}
+            return web.Response(text=EXPIRED)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         with contextlib.suppress(aiohttp.ClientError, ConnectionError, asyncio.TimeoutError):
-            async with self._session.get(url, headers=headers) as answer:
+            async with self._session.request(**await self._same(request)) as answer:
                 await response.prepare(request)
                 ends = time.monotonic() + self.fate.watch_s()
                 async for chunk in answer.content.iter_any():
