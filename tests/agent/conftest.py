@@ -24,7 +24,7 @@ def end(job: Launched, place: Path) -> dict[int, str]:
     job.gather()
     kill(job.pid)
     job.process.wait()
-    within(10.0, lambda: not any(map(alive, job.seen)))
+    within(60.0, lambda: not any(map(alive, job.seen)))
     left = {pid: command(pid) for pid in job.seen if alive(pid)}
     left = {pid: line for pid, line in left.items() if str(place) in line or "onward" in line}
     for pid in left:
