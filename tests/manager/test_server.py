@@ -23,7 +23,7 @@ from onward.manager.journal import read
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import Orders, encoder, from_manager
+from onward.wire.messages import Orders, Refused, encoder, from_manager
 
 TOKEN = b"the secret of this job, 32 bytes"
 LIMIT_S = 60.0
@@ -193,7 +193,10 @@ def test_an_agent_without_a_place_stands_by_and_its_word_about_ranks_does_not_co
 def test_an_agent_with_another_number_of_ranks_is_refused() -> None:
     async def body(m: Meeting) -> None:
         stranger = await m.agent(nproc=3)
+        told = decode(from_manager, await asyncio.wait_for(read_frame(stranger.reader), LIMIT_S))
+        assert told == Refused(why="it has 3 ranks a node, the job has 2 (--nproc-per-node)")
         await m.closed(stranger.reader)
+        assert m.server.refused == 1
 
     serving(body)
 
