@@ -164,7 +164,7 @@ def test_who_breaks_off_in_a_step_that_does_not_count_is_started_again(jobs, tmp
 
 
 def test_all_who_leave_a_step_that_does_not_count_are_started_again(jobs, tmp_path):
-    """Nobody asked `step.committed`, and the loop's end is noticed only at that of the script: its iterator has a name."""
+    """Nobody asked `step.committed`, and its end is noticed only with the script's: the iterator has a name."""
     job = script(tmp_path, in_loop="if step.index == 7: break", loop="iter(run.steps(12))")
     result = jobs.run(job, chaos=["kind=exception,rank=1,step=7,at=collective"])
     assert result.code == 0, result.err[-3000:]
