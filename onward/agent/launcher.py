@@ -386,6 +386,7 @@ class Launcher:
     def _mind_the_manager(self) -> None:
         """Whoever does not answer, or does not let us in, is not waited for in silence."""
         office = self._office
+        self._manager.end_if_stopped()
         if not office.open:
             self._manager.end_if_silent(time.monotonic() - office.lost_at)
         if office.turned_away == 3 and not self._told_away:
