@@ -85,8 +85,9 @@ class Watch:
 
         Of a script without the library nothing is waited for, and of steps others tell how long they wait.
         """
-        at_steps = job.phase is Phase.FINISHING or (job.phase is Phase.RUNNING and len(self._step_times) >= 3)
-        if at_steps or not any(f.library for f in here.values()):
+        over = job.phase in (Phase.FINISHING, Phase.LEAVING)
+        at_steps = job.phase is Phase.RUNNING and len(self._step_times) >= 3
+        if over or at_steps or not any(f.library for f in here.values()):
             return
         limit_s = max(STOPPED_S, self._floor_s)
         stopped = [f for f in here.values() if f.alive and f.progress.stopped_s > limit_s / 2]
