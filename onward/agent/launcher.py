@@ -451,5 +451,7 @@ class Launcher:
             phase = f"Stopped by {signal.Signals(self._stop_signal).name}"
             root = None
         reason = self._gave_up or (orders.reason if orders is not None else "")
+        if self._stop_signal:  # a step that one rank had made and another not has been saved, and so counts
+            view = replace(view, step=max(view.step, *self.logic.saving.published, 0))
         outcome = self.ledger.outcome(view, exit_code, phase, reason, root)
         return replace(outcome, script=self.settings.script, refused=self.refused)
