@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from typing import Any
@@ -82,8 +83,9 @@ class Run:
 
     def steps(self, n: int) -> Steps:
         """The steps 0 to n-1. One that faults is run again, on every rank, from the same state."""
-        if not isinstance(n, int) or n < 0:
+        if not hasattr(n, "__index__") or n < 0:
             raise UsageError(f"steps needs a number of steps, got {n!r}")
+        n = operator.index(n)  # NumPy has integers of its own
         if self._used_steps:
             raise UsageError("run.steps() was used before; a run has one loop, put all its steps into it")
         self._used_steps = True
