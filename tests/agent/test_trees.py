@@ -93,7 +93,9 @@ def test_a_killed_manager_is_replaced_and_later_faults_are_handled(onward: Onwar
     kill(first[1])
     second = job.pids("up", 4)[2:]
     assert not set(second) & set(first)
-    kill(manager)
+    kill(manager, signal.SIGSTOP)
+    until(lambda: job.manager not in (0, manager), "one that is stopped is replaced")
+    assert "the manager has been stopped" in job.err, "the kernel is asked, its silence is not waited for"
     onward.go("finish")
     assert job.wait() == 0, job.err
     assert len(job.outcome["incidents"]) == 1

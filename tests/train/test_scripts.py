@@ -97,6 +97,7 @@ def test_the_library_changes_no_number(jobs, tmp_path):
 UNUSUAL = {
     "turns": "kill,rank=1,step=2,at=collective kill,rank=0,step=11,at=forward exception,rank=2,step=17,at=end",
     "groups": "kill,rank=2,step=8,at=forward exception,rank=1,step=9,at=optimizer kill,rank=0,step=15,at=end",
+    "carried": "kill,rank=2,step=1,at=collective exception,rank=0,step=9,at=optimizer kill,rank=1,step=15,at=begin",
     "closure": "kill,rank=0,step=1,at=optimizer exception,rank=1,step=9,at=collective kill,rank=2,step=16,at=end",
 }
 
