@@ -11,6 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from onward.kube.objects import read_stamp
+from onward.local.daemon import LONGEST_LINE
 from onward.local.node import execute, logs
 from onward.local.node.agent import Agent
 from onward.local.node.sandbox import Local
@@ -114,7 +115,12 @@ def _wanted(query: Mapping[str, str]) -> logs.Wanted:
 
 
 async def listen(agent: Agent, token_file: Path, sock: socket.socket) -> web.AppRunner:
-    runner = web.AppRunner(NodeServer(agent, token_file).application(), access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(
+        NodeServer(agent, token_file).application(),
+        access_log=None,
+        handler_cancellation=True,
+        max_line_size=LONGEST_LINE,
+    )
     await runner.setup()
     site = web.SockSite(runner, sock)
     await site.start()

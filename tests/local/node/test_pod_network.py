@@ -130,6 +130,8 @@ def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
     p = kubectl("exec", "net-one", "--", "sh", "-c", "hostname; echo $KUBERNETES_SERVICE_HOST; exit 7")
     assert (p.stdout, p.returncode) == ("one\n10.96.0.1\n", 7), p.stderr
     assert kubectl("exec", "-i", "net-one", "--", "cat", stdin="through\n").stdout == "through\n"
+    long = "x" * 30_000  # commands travel in the URL
+    assert kubectl("exec", "net-one", "--", "sh", "-c", f"echo {long} | wc -c").stdout == "30001\n"
     p = kubectl("exec", "net-one", "--", "no-such-program")
     assert p.returncode == 127, p.stderr
     script = "for i in 1 2 3; do echo line $i; sleep 0.05; done"
