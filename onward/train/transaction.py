@@ -334,4 +334,3 @@ def note_zero_grad(tx: Transaction, protected: Protected) -> None:
 
     for obj in (*protected.optimizers.values(), *protected.modules.values()):
         wrap(obj)
-

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from kernel import free_port
-from onecluster import OneCluster, a_pod, onward_local
+from onecluster import ROOT, OneCluster, a_pod, onward_local
+from waiting import until
 
 from onward.errors import UsageError
 from onward.local import kubeconfig, plan
@@ -70,6 +73,40 @@ def test_mistakes_are_told_at_once_and_leave_nothing(tmp_path: Path, capsys: pyt
     assert "is not empty and holds no cluster" in say("up", state=tmp_path / "full")[1]
     assert "nothing to take down" in say("down")[1]
     assert "onward up starts one" in say("status")[1]
+
+
+def _starting(state: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "onward.local", "up", "--nodes", "1", "--network", "loopback"]
+    command += ["--state", str(state)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+
+
+@pytest.mark.nightly
+def test_two_at_once_are_one_cluster(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    try:
+        said = [p.communicate(timeout=120)[0] for p in (_starting(state), _starting(state))]
+        assert sorted("up already" in text for text in said) == [False, True], said
+        assert sum("The cluster is up: 1 node" in text for text in said) == 1, said
+    finally:
+        onward_local("down", state=state)
+    assert not state.exists()
+
+
+def test_down_in_the_middle_of_up(tmp_path: Path) -> None:
+    (state := tmp_path / "state").mkdir()
+    (state / plan.UNFINISHED).touch()  # left by one that was killed in its first moment
+    up = _starting(state)
+    try:
+        until(lambda: (state / "run").exists(), "it is being started")
+        assert "The cluster is down." in onward_local("down", state=state).stdout
+        assert up.communicate(timeout=120)[0] == "onward: the cluster was taken down while it was starting\n"
+        assert up.returncode == 1
+        assert not state.exists()
+    finally:
+        up.kill()
+        up.communicate(timeout=120)
+        onward_local("down", state=state, check=False)
 
 
 def test_a_file_of_nodes(tmp_path: Path) -> None:
