@@ -1,45 +1,18 @@
-"""A real API server behind a proxy that fails on purpose."""
+"""A proxy before a real API server that fails on purpose."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
 
-from onward.kube.access import Access, load_access
+from onward.kube.access import Access
 
-ROOT = Path(__file__).resolve().parents[1]
-START_S = 30.0
+EXPIRED = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
 Rule = Callable[[web.Request], str]  # "" for no fault, or one of the kinds below
-
-
-class ApiProcess:
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "onward.local.api", "--state", str(state)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=env,
-        )
-        deadline = time.monotonic() + START_S
-        while not (state / "kubeconfig").exists():
-            assert self._process.poll() is None, "the API server has ended"
-            assert time.monotonic() < deadline, "the API server did not start"
-            time.sleep(0.05)
-        self.access = load_access(state / "kubeconfig")
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait(10)
 
 
 class FaultyApi:
@@ -86,12 +59,9 @@ class FaultyApi:
         if kind == "drop":
             return self._abort(request)
         if kind.isdigit():
-            status = {"kind": "Status", "code": int(kind), "message": f"made up {kind}", "reason": "Made up"}
-            headers = {"Retry-After": "0"} if kind == "429" else {}
-            return web.json_response(status, status=int(kind), headers=headers)
+            return self._made_up(int(kind))
         if kind == "expired":
-            error = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
-            return web.Response(text=error)
+            return web.Response(text=EXPIRED)
         if request.query.get("watch") == "true":
             self._watches[id(request)] = request
         try:
@@ -100,9 +70,7 @@ class FaultyApi:
             self._watches.pop(id(request), None)
 
     async def _pass_on(self, request: web.Request, kind: str) -> web.StreamResponse:
-        url = self._access.server + request.path_qs
-        headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
-        async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:
+        async with self._session.request(**await self._same(request)) as answer:
             if kind == "lost":
                 await answer.read()
                 return self._abort(request)
@@ -114,6 +82,18 @@ class FaultyApi:
             except (aiohttp.ClientError, ConnectionError, asyncio.CancelledError):
                 pass
             return response
+
+    async def _same(self, request: web.Request) -> dict[str, Any]:
+        """What to ask of the server behind us."""
+        headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
+        url = self._access.server + request.path_qs
+        return {"method": request.method, "url": url, "data": await request.read(), "headers": headers}
+
+    @staticmethod
+    def _made_up(code: int) -> web.Response:
+        """From nobody."""
+        status = {"kind": "Status", "code": code, "message": f"made up {code}", "reason": "MadeUp"}
+        return web.json_response(status, status=code, headers={"Retry-After": "0"} if code == 429 else {})
 
     @staticmethod
     def _abort(request: web.Request) -> web.Response:

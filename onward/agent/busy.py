@@ -1,8 +1,10 @@
-"""How much of a rank's silence is the machine's: what is late because there is no core for it is not hung."""
+"""Why a process is silent: one that is late because there is no core for it is not hung, one that is stopped is."""
 
 from __future__ import annotations
 
 from collections import deque
+
+from onward.wire.kernel import is_stopped
 
 WINDOW_S = 5.0
 
@@ -44,3 +46,20 @@ class RunQueue:
                 return int(f.read().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
             return self._then
+
+
+class Standstill:
+    """How long a process has been stopped (SIGSTOP), by the kernel's word. Whoever is stopped cannot say so itself."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._since: float | None = None
+
+    def lasts(self, now: float) -> float:
+        """In seconds; 0 while it runs."""
+        if not is_stopped(self.pid):
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = now
+        return now - self._since

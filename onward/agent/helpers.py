@@ -15,12 +15,14 @@ from typing import BinaryIO
 
 import msgspec
 
+from onward.agent.busy import Standstill
 from onward.agent.meeting import Meeting
 from onward.agent.processes import Child, disown, run_module
 from onward.agent.settings import RunSettings
 
 QUICK_S = 2.0  # a manager that lived no longer than this is started again with a growing delay
 LONGEST_DELAY_S = 2.0
+STOPPED_S = 1.0  # of a manager that we host, by a signal
 STUCK_S = 15.0  # without a word from a manager that we host; a busy machine may take seconds to start one
 NOT_NEEDED = 75  # how a manager ends that has nobody to manage
 
@@ -83,9 +85,7 @@ class OwnManager:
     manager is gone, and this node is next in line.
     """
 
-    def __init__(
-        self, settings: RunSettings, meeting: Meeting, log_dir: Path, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: RunSettings, meeting: Meeting, log_dir: Path, say: Callable[[str], None]) -> None:
         self._settings = settings
         self._meeting = meeting
         self._log_dir = log_dir
@@ -96,6 +96,7 @@ class OwnManager:
         self.stopping = False  # the job is told to end: what becomes of its manager is nobody's concern
         self._delay_s = 0.0
         self._started_at = 0.0
+        self._standstill = Standstill(0)
         self._gone = asyncio.Event()
         if meeting.hosts:
             self._start()
@@ -166,6 +167,16 @@ class OwnManager:
         quick = time.monotonic() - self._started_at < QUICK_S
         self._delay_s = min(LONGEST_DELAY_S, 2 * self._delay_s + 0.05) if quick else 0.0
         asyncio.get_running_loop().call_later(self._delay_s, self._start)
+
+    def end_if_stopped(self) -> None:
+        """The kernel's word for it, long before its silence would be one."""
+        if self.pid != self._standstill.pid:
+            self._standstill = Standstill(self.pid)
+        lasts = self._standstill.lasts(time.monotonic()) if self.pid else 0.0
+        if lasts > STOPPED_S and self._child is not None and not self._over:
+            self._say(f"the manager has been stopped for {lasts:.0f} s; killing it")
+            self._standstill = Standstill(0)
+            self._child.signal(signal.SIGKILL)
 
     def end_if_silent(self, silent_s: float) -> None:
         """One that is stopped or stuck is as good as dead, and is replaced; a stopped process can be killed."""

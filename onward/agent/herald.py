@@ -24,6 +24,7 @@ class Herald:
         self._observer, self._logic, self._vault, self._obituaries = observer, logic, vault, obituaries
         self._heard: set[str] = set()  # loud notes
         self._hinted = False
+        self._library = False  # a rank has called it
         self._judged = 0  # the attempt before which the hint was thought of
         self._stands_at: int | None = None  # the place in the last orders
         self._resumed_in = -1
@@ -37,7 +38,8 @@ class Herald:
 
     def say_what_is_missed(self, orders: Orders) -> None:
         """Once, and not about an error that recovery would not have helped against."""
-        if orders.attempt == 0 or self._logic.attached or self._hinted or self._judged == orders.attempt:
+        self._library = self._library or self._logic.attached
+        if orders.attempt == 0 or self._library or self._hinted or self._judged == orders.attempt:
             return
         self._judged = orders.attempt
         if not self._obituaries.blame_the_script(orders.attempt - 1):

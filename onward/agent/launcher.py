@@ -386,6 +386,7 @@ class Launcher:
     def _mind_the_manager(self) -> None:
         """Whoever does not answer, or does not let us in, is not waited for in silence."""
         office = self._office
+        self._manager.end_if_stopped()
         if not office.open:
             self._manager.end_if_silent(time.monotonic() - office.lost_at)
         if office.turned_away == 3 and not self._told_away:
@@ -450,5 +451,7 @@ class Launcher:
             phase = f"Stopped by {signal.Signals(self._stop_signal).name}"
             root = None
         reason = self._gave_up or (orders.reason if orders is not None else "")
+        if self._stop_signal:  # a step that one rank had made and another not has been saved, and so counts
+            view = replace(view, step=max(view.step, *self.logic.saving.published, 0))
         outcome = self.ledger.outcome(view, exit_code, phase, reason, root)
         return replace(outcome, script=self.settings.script, refused=self.refused)

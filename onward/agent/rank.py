@@ -5,6 +5,7 @@ Nothing here imports torch; a forked rank already has it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -17,6 +18,8 @@ import msgspec
 
 from onward.agent.processes import PR_SET_PDEATHSIG, _libc, die_with
 from onward.title import entitle
+
+WRITE_OUT_S = 60.0  # for files that a script has left open
 
 
 class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,12 +162,27 @@ def leave(code: int) -> Any:
         atexit._run_exitfuncs()
     except BaseException:
         code = code or 1
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+    writing = threading.Thread(target=_write_out, daemon=True)  # a pipe that nobody reads would hold us up for ever
+    writing.start()
+    writing.join(WRITE_OUT_S)
     os._exit(code & 0xFF)
+
+
+def _write_out() -> None:
+    """What Python writes when its end takes all objects with it: files that the script has left open."""
+    import _io
+    import ctypes
+    import gc
+
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, _io._IOBase)}
+    files: list[Any] = [sys.stdout, sys.stderr, *(o for o in objects if type(o) in kinds)]
+    files.sort(key=lambda file: not isinstance(file, _io._TextIOBase))  # what is in a text file goes into another one
+    for file in files:
+        with contextlib.suppress(Exception):
+            # One that is written in Python (gzip) may have more to write at its end than what it holds.
+            file.flush() if type(file).__module__ == "_io" or file in (sys.stdout, sys.stderr) else file.close()
+    ctypes.CDLL(None).fflush(None)
 
 
 def main() -> None:

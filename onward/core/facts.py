@@ -73,6 +73,7 @@ class Progress:
     launched: int = 0  # collectives over the whole world entered so far in this generation
     pending_s: float = 0.0  # age of the oldest collective that has not ended; 0 when none
     beat_s: float = 0.0  # age of the link thread's last sign of life
+    stopped_s: float = 0.0  # how long the kernel has shown it as stopped (SIGSTOP)
     idle_s: float = 0.0  # age of the last sign of progress of the main thread, less what it queued for a core
     section: bool = False  # inside `run.section`, or anywhere that slowness is legal
     step_s: float = 0.0  # duration of the last committed step

@@ -45,6 +45,7 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
             found.append(f.fault)
         elif (
             f.stage is Stage.EXITED
+            and job.phase is not Phase.LEAVING
             and (f.exit_code != 0 or job.phase in (Phase.PAUSING, Phase.FORMING))  # it was needed once more
             and (rank, f.incarnation, EXIT_AT) not in handled
             and (f.fault is None or f.fault.retryable)

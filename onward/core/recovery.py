@@ -70,7 +70,9 @@ def _wait_for_majority(job: Job, verdict: Vote, outlook: Outlook, now: float) ->
 
 
 def _all_ended_well(job: Job, facts: Facts) -> bool:
-    return all_are(job, facts, lambda f: f.stage is Stage.EXITED and f.exit_code == 0)
+    """Once all scripts have ended, it does not matter any more how their processes go."""
+    ended = job.phase is Phase.LEAVING
+    return all_are(job, facts, lambda f: f.stage is Stage.EXITED and (f.exit_code == 0 or ended))
 
 
 def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:

@@ -11,6 +11,9 @@ from typing import Any
 
 from onward.errors import OnwardError
 
+LONGEST_LINE = 1 << 20
+"""Of a request: commands and selectors travel in it, and a real server takes a megabyte."""
+
 
 def run(name: str, work: Coroutine[Any, Any, None], told: tuple[type[Exception], ...] = (OnwardError,)) -> int:
     """The exit code of `work`. What is `told` in one line are errors that need no traceback."""

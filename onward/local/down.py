@@ -11,28 +11,39 @@ from pathlib import Path
 
 from onward.errors import OnwardError, UsageError
 from onward.kube.access import AccessError, load_access
-from onward.local import kubeconfig, processes, wiring
+from onward.local import kubeconfig, processes, turns, wiring
 from onward.local import plan as plans
 from onward.local.node.mountpoints import MountPoints
 from onward.local.node.sandbox import Local, Sandboxes
 from onward.local.shim import cgroups
 
 STOP_MARGIN_S = 2.0
+TURN_S = 90.0
+"""Longer than an `onward up` waits for a cluster that does not get ready."""
 
 
 def down(state: Path, keep: bool, grace_s: float) -> int:
     if not (state / plans.FILE).exists():
         print(f"No cluster in {state}: nothing to take down.")
         return 0
-    take_down(state, keep, grace_s)
+    _mark(state)
+    with turns.take(state, TURN_S) as there:
+        if there:  # else somebody took it down before us, or gave up starting it
+            take_down(state, keep, grace_s)
     print("The cluster is down." + (f" Its objects are kept in {state}; onward up goes on with them." if keep else ""))
     return 0
 
 
+def _mark(state: Path) -> None:
+    """From now on nothing is started again; one who is still starting it gives up."""
+    with contextlib.suppress(FileNotFoundError):  # gone in this moment
+        (state / "run").mkdir(exist_ok=True)
+        (state / "run" / "ending").touch()
+
+
 def take_down(state: Path, keep: bool, grace_s: float) -> None:
     plan = _plan(state)
-    (state / "run").mkdir(exist_ok=True)
-    (state / "run" / "ending").touch()
+    _mark(state)
     names = [part.name for part in processes.parts(plan)]
     nodes = [node.name for node in plan.nodes]
     processes.end([processes.running(state, name) for name in ("guard", "supervisor")])

@@ -18,6 +18,7 @@ from onward.core import quantity
 from onward.errors import OnwardError, UsageError
 
 FILE = "cluster.json"
+UNFINISHED = f"{FILE}.new"
 MAX_NODES = 250  # one address of a /24 each
 DNS_ADDRESS = "10.96.0.10"  # where pods have addresses of their own
 DOMAIN = "cluster.local"
@@ -95,7 +96,7 @@ def cluster_id(state: Path) -> str:
 
 
 def save(plan: Plan, state: Path) -> None:
-    new = state / f"{FILE}.new"
+    new = state / UNFINISHED
     new.write_text(json.dumps(asdict(plan), indent=2) + "\n")
     new.rename(state / FILE)
 

@@ -15,7 +15,7 @@ from onward.kube.access import load_access
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.definitions import CRDS
 from onward.kube.objects import NODES, SERVICES, Obj, key_of, name_of
-from onward.local import kubeconfig, processes, wiring
+from onward.local import kubeconfig, processes, turns, wiring
 from onward.local import plan as plans
 from onward.local.controllers.system import services
 from onward.local.plan import NodePlan, Plan
@@ -43,18 +43,24 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def up(asked: argparse.Namespace, state: Path) -> int:
-    if (state / plans.FILE).exists():
-        return _again(asked, state)
-    plan = _plan(asked)
-    _check_port(plan.port)
+    plan = None
+    if not (state / plans.FILE).exists():  # mistakes are told before anything is made
+        plan = _plan(asked)
+        _check_port(plan.port)
+    with turns.take(state, READY_S, make=True):
+        if (state / plans.FILE).exists():
+            return _again(asked, state)
+        return _new(asked, plan or _plan(asked), state)
+
+
+def _new(asked: argparse.Namespace, plan: Plan, state: Path) -> int:
+    if any(entry.name != plans.UNFINISHED for entry in state.iterdir()):
+        raise UsageError(f"{state} is not empty and holds no cluster; choose another with --state")
     try:
-        state.mkdir(parents=True, exist_ok=True)
         state.chmod(0o700)
-        if any(state.iterdir()):
-            raise UsageError(f"{state} is not empty and holds no cluster; choose another with --state")
+        plans.save(plan, state)
     except OSError as e:
         raise UsageError(f"cannot use {state}: {e.strerror}; choose another with --state") from e
-    plans.save(plan, state)
     try:
         _start(plan, state)
     except BaseException:
@@ -199,6 +205,8 @@ async def _until_ready(plan: Plan, state: Path) -> None:
     deadline = time.monotonic() + READY_S
     waiting = "the API server"
     while time.monotonic() < deadline:
+        if processes.cluster_ends(state):
+            raise OnwardError("the cluster was taken down while it was starting")
         if (state / "kubeconfig").exists():
             try:
                 async with Client(load_access(state / "kubeconfig")) as client:

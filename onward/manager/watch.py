@@ -12,6 +12,7 @@ from onward.core.faults import exit_fault
 from onward.core.job import Job, Phase, current
 
 CONFIRM_S = 0.15  # agents read pages now and then: nobody is blamed for what one look at them shows
+STOPPED_S = 1.0  # a process that is stopped for so long, where no steps can show that it holds the others up, is hung
 _AT_WORK = (Stage.TRAINING, Stage.DONE, Stage.LEFT)
 
 
@@ -75,8 +76,26 @@ class Watch:
         for f in here.values():
             if f.library and f.alive and f.progress.beat_s > self._first_s:
                 self._accuse(f, "hang", f"its process has shown no life for {f.progress.beat_s:.1f} s", now)
+        self._look_for_stopped(job, here, now)
         self._judge(self._suspicion(job, here, deaf, now), here, now)
         return self._ask
+
+    def _look_for_stopped(self, job: Job, here: Mapping[int, RankFacts], now: float) -> None:
+        """In the set-up nobody knows how long anything may take, but a process that is stopped gets nowhere.
+
+        Of a script without the library nothing is waited for, and of steps others tell how long they wait.
+        """
+        over = job.phase in (Phase.FINISHING, Phase.LEAVING)
+        at_steps = job.phase is Phase.RUNNING and len(self._step_times) >= 3
+        if over or at_steps or not any(f.library for f in here.values()):
+            return
+        limit_s = max(STOPPED_S, self._floor_s)
+        stopped = [f for f in here.values() if f.alive and f.progress.stopped_s > limit_s / 2]
+        self._ask_for_stacks(stopped)
+        for f in stopped:
+            lasts = f.progress.stopped_s
+            if lasts > limit_s:
+                self._accuse(f, "hang", f"its process has been stopped (SIGSTOP) for {lasts:.1f} s", now, since_s=lasts)
 
     def _look_for_silence(self, here: Mapping[int, RankFacts], now: float) -> None:
         """A rank that is waited for at the fence and shows no life at all is stopped: no need to wait it out."""

@@ -47,6 +47,7 @@ class Loop:
         self._alone = Alone(rank, self._fence, self._blocks)
         self._stand_in = StandIn(rank, self._blocks, self._alone)
         self._prepared = False
+        self._uncounted = False  # the loop was left in a step that does not count
         self._pid = os.getpid()
         atexit.register(self._linger)
 
@@ -54,8 +55,10 @@ class Loop:
         try:
             yield from self._steps(n)
         except GeneratorExit:
-            self._break_off()
-            raise
+            self._uncounted = self._rank.scope is not Scope.OUTSIDE
+            if was_broken(sys._getframe().f_back):
+                self._break_off()
+            raise  # perhaps it was an error, which must get out; if the script ends well all the same, see `_linger`
         finally:
             self._rank.leave_step()
 
@@ -153,11 +156,9 @@ class Loop:
         return True
 
     def _break_off(self) -> None:
-        """The loop is left before its end: by `break` or `return`, or by an error, which must get out."""
+        """The script has left the loop before its end, by itself."""
         rank = self._rank
-        if not was_broken(sys._getframe(1).f_back):
-            return
-        if rank.scope is not Scope.OUTSIDE:
+        if self._uncounted or rank.scope is not Scope.OUTSIDE:
             self._start_again()
         self._telling.end_of_loop()
         rank.broke = True
@@ -166,13 +167,15 @@ class Loop:
 
     def _linger(self) -> None:
         """The script has ended. Stay until those of all ranks have: one that fails now needs the state we hold."""
-        through, raised = self._fence.through, getattr(sys, "last_value", None)
-        if through is None or raised is not None or os.getpid() != self._pid:
+        rank, raised = self._rank, getattr(sys, "last_value", None)
+        if not rank.in_loop or rank.spare or raised is not None or os.getpid() != self._pid:
             return
-        self._rank.groups.outside = None
+        if self._fence.through is None:
+            self._break_off()
+        rank.groups.outside = None
         self._fence.through = Stage.LEFT
-        self._rank.report(Stage.LEFT)
-        while self._wait_to_leave(self._rank.generation):
+        rank.report(Stage.LEFT)
+        while self._wait_to_leave(rank.generation):
             self._fence.recover_here()
 
     def _start_again(self) -> None:

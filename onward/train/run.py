@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from onward.train.joining import join
 from onward.train.link import Link
 from onward.train.loop import Loop
 from onward.train.rank import Rank
-from onward.train.step import Section, Step
+from onward.train.step import Section, Steps
 from onward.train.transaction import note_zero_grad
 
 _run: Run | None = None
@@ -81,15 +81,16 @@ class Run:
             raise UsageError(problems)
         note_zero_grad(self._rank.tx, self._rank.protected)
 
-    def steps(self, n: int) -> Iterator[Step]:
+    def steps(self, n: int) -> Steps:
         """The steps 0 to n-1. One that faults is run again, on every rank, from the same state."""
-        if not isinstance(n, int) or n < 0:
+        if not hasattr(n, "__index__") or n < 0:
             raise UsageError(f"steps needs a number of steps, got {n!r}")
+        n = operator.index(n)  # NumPy has integers of its own
         if self._used_steps:
             raise UsageError("run.steps() was used before; a run has one loop, put all its steps into it")
         self._used_steps = True
         self._rank.page.set("total", n)
-        return self._loop.steps(n)
+        return Steps(lambda: self._loop.steps(n), n)
 
     def batches(self, source: Any, **options: Any) -> Batches:
         """Batches that survive a redo and a replacement. See `onward.train.batches`."""

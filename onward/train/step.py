@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,28 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<step {self.index}{' committed' if self.committed else ''}>"
+
+
+class Steps:
+    """The steps of a run, for one loop over them.
+
+    Not an iterator itself: the loop alone holds that, so it is let go of, and the end of the loop noticed, at once when
+    the loop is left, whatever name or wrapper the steps have (`bar = tqdm(run.steps(n))`).
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Step]], n: int) -> None:
+        self._make = make
+        self._n = n
+        self._begun = False
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[Step]:
+        if self._begun:
+            raise UsageError("run.steps() was used before; a run has one loop, put all its steps into it")
+        self._begun = True
+        return self._make()
 
 
 class Section:

@@ -44,6 +44,8 @@ class Transaction:
         self.broke_shape = ""
         self.warned: set[str] = set()
         self.own_ns = 0
+        self._uses_grads = False  # a block has begun with gradients and not zeroed them
+        self._zeroes_first = False  # a block has begun with gradients and zeroed them
         self._at_end: int | None = None  # parameter versions when the last block ended
         self._at_commit: Small | None = None  # local state when the last block ended
         self._reset_block()
@@ -197,8 +199,12 @@ class Transaction:
 
     def _carry(self) -> None:
         """Gradients that live on into the next block, and are not zeroed there first, are local state."""
-        if self._had_grads and not self._zeroed_early and self.step > 0 and not self._local.carry_grads:
-            self._local.carry_grads = self._protected.has_grads()
+        if self._had_grads and not self._zeroed_early:
+            self._uses_grads = True
+        elif self._had_grads:
+            self._zeroes_first = True
+        left = not self._zeroes_first and self._protected.has_grads()  # whether the next block zeroes them is not known
+        self._local.carry_grads = self._uses_grads or left
 
     def applied(self) -> None:
         """The block's changes are all applied; whether the step counts is known after the gate."""
@@ -328,4 +334,3 @@ def note_zero_grad(tx: Transaction, protected: Protected) -> None:
 
     for obj in (*protected.optimizers.values(), *protected.modules.values()):
         wrap(obj)
-

@@ -19,7 +19,8 @@ import torch
 from onward.errors import StateError
 
 SCALARS = (bool, int, float, str, bytes, type(None))
-_TENSOR = "\x00onward.tensor"  # no user's list begins with this
+_TENSOR, _LONG = "\x00onward.tensor", "\x00onward.long"  # no user's list begins with these
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # integers that MessagePack knows
 Take = Callable[[str, torch.Tensor], Any]
 
 
@@ -55,6 +56,8 @@ def problem(name: str, value: Any) -> str:
         plain(name, state_of(value), lambda path, t: TensorRef(0))
     except StateError as e:
         return f"protect: {e}"
+    except RecursionError:
+        return f"protect: {name} is too deep, or contains itself"
     return ""
 
 
@@ -115,6 +118,8 @@ def plain(path: str, value: Any, take: Take) -> Any:
     """`value` with tensors taken out, made of what MessagePack knows; StateError names what is not."""
     if isinstance(value, torch.Tensor):
         return take(path, value)
+    if isinstance(value, int) and not _LEAST <= value <= _MOST:
+        return [_LONG, hex(value)]
     if isinstance(value, SCALARS):
         return value
     if isinstance(value, Mapping):
@@ -136,6 +141,8 @@ def rebuilt(value: Any, tensors: list[torch.Tensor], template: Any) -> Any:
     """The value that `plain` had taken apart, in the container types of `template` where they fit."""
     if isinstance(value, list) and len(value) == 2 and value[0] == _TENSOR:
         return tensors[value[1]]
+    if isinstance(value, list) and len(value) == 2 and value[0] == _LONG:
+        return int(value[1], 16)
     if isinstance(value, dict):
         old = template if isinstance(template, Mapping) else {}
         built: Any = {k: rebuilt(v, tensors, old.get(k)) for k, v in value.items()}

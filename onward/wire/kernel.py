@@ -16,13 +16,23 @@ def boot_id() -> str:
 
 def birth_of(pid: int) -> int:
     """When a process started, in the kernel's ticks; 0 when there is none, or only its corpse."""
+    fields = _stat(pid)
+    return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal such as SIGSTOP; one that a debugger looks at is not."""
+    return _stat(pid)[:1] == [b"T"]
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What the kernel tells of a process, from its state on; nothing when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             stat = f.read()
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return 0
+        return stat[stat.rindex(b")") + 2 :].split()
+    except (OSError, ValueError):
+        return []
 
 
 def is_dead(boot: str, pid: int, born: int) -> bool:

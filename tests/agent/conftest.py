@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launched import Onward, alive, command, kill
+from kernel import alive
+from launched import Launched, Onward, command, kill
+from waiting import within
 
 
 @pytest.fixture
 def onward(tmp_path: Path) -> Iterator[Onward]:
     made = Onward(tmp_path)
     yield made
-    for job in made.started:
-        job.gather()
-        kill(job.pid)
-        job.process.wait()
-        deadline = time.monotonic() + 10.0  # its guard sweeps up; what it misses is a test's failure, not ours to hide
-        while any(alive(pid) for pid in job.seen) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        for pid in job.seen:
-            if alive(pid) and (str(tmp_path) in command(pid) or "onward" in command(pid)):
-                kill(pid)
+    left = [end(job, tmp_path) for job in made.started]
+    assert not any(left), "a launcher that is killed takes with it all that it has started"
+
+
+def end(job: Launched, place: Path) -> dict[int, str]:
+    """What its guard leaves is ended here, and told."""
+    job.gather()
+    kill(job.pid)
+    job.process.wait()
+    within(60.0, lambda: not any(map(alive, job.seen)))
+    left = {pid: command(pid) for pid in job.seen if alive(pid)}
+    left = {pid: line for pid, line in left.items() if str(place) in line or "onward" in line}
+    for pid in left:
+        kill(pid)
+    return left

@@ -13,20 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernel import alive
 from waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 ONWARD = str(Path(sys.executable).with_name("onward"))
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
-
-
-def alive(pid: int) -> bool:
-    """There, and not merely a zombie that waits to be reaped."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return stat[stat.rindex(b")") + 2 :].split()[0] not in (b"Z", b"X")
 
 
 def parent(pid: int) -> int:
@@ -108,7 +100,10 @@ class Launched:
 
     def said(self, name: str, count: int = 1) -> list[str]:
         """What the ranks wrote to `name`, a file per line of `tell`, when there are `count` of them."""
-        until(lambda: len(self._told(name)) >= count or self.over, f"{count} x {name!r} told by the ranks\n{self.err}")
+        until(
+            lambda: len(self._told(name)) >= count or self.over,
+            lambda: f"{count} x {name!r} told by the ranks\n{self.err}",
+        )
         found = self._told(name)
         assert len(found) >= count, f"{name}: {found}\n{self.out}\n{self.err}"
         return found
@@ -129,7 +124,7 @@ class Launched:
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         """Its exit code."""
-        until(lambda: self.over, f"the launcher ended\n{self.err}", limit_s)
+        until(lambda: self.over, lambda: f"the launcher ended\n{self.err}", limit_s)
         code = self.process.returncode
         assert code is not None
         return code
@@ -192,11 +187,11 @@ class Onward:
             os.close(fd)
         RANK = int(os.environ.get("RANK", "-1"))
         COUNT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "-1"))
-        def meet(name, count):  # until so many have told
+        def meet(name, count):  # until so many have told, or the test ends us
             import time
             while len(open(os.path.join({tmp!r}, "told." + name)).readlines()) < count:
                 time.sleep(0.001)
-        def wait_for(name):  # until the test makes a file of that name
+        def wait_for(name):  # until the test makes a file of that name, or ends us
             import time
             while not os.path.exists(os.path.join({tmp!r}, name)):
                 time.sleep(0.02)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 
-from onward.agent.busy import WINDOW_S, Lateness, RunQueue
+from waiting import until
+
+from onward.agent.busy import WINDOW_S, Lateness, RunQueue, Standstill
+from onward.wire.kernel import is_stopped
 
 
 def test_the_worst_tick_of_the_last_seconds_counts() -> None:
@@ -34,3 +39,19 @@ def test_the_queue_is_counted_from_the_last_progress(tmp_path) -> None:
 
 def test_a_process_that_is_gone_has_waited_for_nothing() -> None:
     assert RunQueue(2**22 + 1).since(progress=1) == 0.0
+
+
+def test_one_that_is_stopped_is_known_by_the_kernels_word() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            standstill = Standstill(process.pid)
+            assert standstill.lasts(now=5.0) == 0.0
+            process.send_signal(signal.SIGSTOP)
+            until(lambda: is_stopped(process.pid), "it is stopped")
+            assert [standstill.lasts(now) for now in (6.0, 7.5)] == [0.0, 1.5]
+            process.send_signal(signal.SIGCONT)
+            until(lambda: not is_stopped(process.pid), "it goes on")
+            assert [standstill.lasts(now) for now in (8.0, 9.5)] == [0.0, 0.0]
+        finally:
+            process.kill()
+    assert standstill.lasts(now=10.0) == 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from kernel import free_port
 from launched import TORCHRUN, Onward
 
 SCRIPT = """
@@ -31,9 +31,7 @@ def test_it_is_torchruns(onward: Onward) -> None:
     theirs, ours = onward.tmp / "theirs", onward.tmp / "ours"
     theirs.mkdir()
     ours.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        port = str(s.getsockname()[1])
-    flags = ["--nproc_per_node", "2", "--max_restarts", "5", "--role", "trainer", "--master_port", port]
+    flags = ["--nproc_per_node", "2", "--max_restarts", "5", "--role", "trainer", "--master_port", str(free_port())]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "PET_", "OMP_", "ONWARD"))}
     command = [TORCHRUN, *flags, script, str(theirs)]
     subprocess.run(command, check=True, capture_output=True, timeout=240, env=clean)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
-from launched import ONWARD, Onward, alive, count, kill
+from kernel import alive
+from launched import ONWARD, Onward, count, kill
 from waiting import until
 
 # ------------------------------------------------------------------------------------------------ exit codes
@@ -22,6 +25,27 @@ def test_a_script_that_succeeds(onward: Onward) -> None:
     assert job.outcome["incidents"] == []
     assert job.outcome["root_cause"] is None
     assert job.run_dirs == []
+
+
+def test_files_that_a_script_leaves_open_are_written(onward: Onward) -> None:
+    """As at the end of any Python. The one in Python has an end of its own to write."""
+    body = """
+        import ctypes, gzip
+        class Log:
+            def __init__(self, file): self.file = file
+        plain = Log(open(__file__ + ".txt", "w"))
+        packed = Log(gzip.open(__file__ + ".gz", "wt"))
+        def main():
+            plain.file.write("a line")
+            packed.file.write("a line")
+        main()
+        ctypes.CDLL(None).printf(b"a line of C")
+    """
+    job = onward.run(script := onward.script(body), nproc=1)
+    assert job.process.returncode == 0, job.err
+    assert Path(f"{script}.txt").read_text() == "a line"
+    assert gzip.decompress(Path(f"{script}.gz").read_bytes()) == b"a line"
+    assert "a line of C" in job.out
 
 
 def test_sys_exit_is_heeded(onward: Onward) -> None:

@@ -8,7 +8,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from launched import Launched, Onward, alive, kill
+from kernel import alive
+from launched import Launched, Onward, kill
 from test_trees import TRAINS, goes_on
 from waiting import until
 

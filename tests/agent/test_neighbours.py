@@ -6,7 +6,8 @@ import os
 import socket
 
 import pytest
-from launched import ROOT, Onward, alive, kill
+from kernel import alive
+from launched import ROOT, Onward, kill
 
 WAITS = """
     tell("up", os.getpid())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from launched import Onward, alive, count, kill
+from kernel import alive
+from launched import Onward, count, kill
 
 HINT = "no rank has called onward.init()"
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from launched import alive
+from kernel import alive, state_of
 from waiting import until
 
 from onward.agent.processes import MARK, Child, children, disown, kill_tree, reap_orphans
@@ -32,12 +32,6 @@ def exit_code(start: Callable[[], int], act: Callable[[Child], None] = lambda ch
 
 def shell(line: str, **options: object) -> int:
     return disown(subprocess.Popen(["sh", "-c", line], **options))  # type: ignore[call-overload]
-
-
-def zombie(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat", "rb") as f:
-        stat = f.read()
-    return stat[stat.rindex(b")") + 2 :].split()[0] == b"Z"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +55,7 @@ def test_a_signal_reaches_it_and_only_while_it_is_there() -> None:
 def test_an_exit_status_is_not_lost_to_whoever_else_reaps() -> None:
     """subprocess waits for forgotten children whenever it starts another one."""
     pid = shell("exit 7")
-    until(lambda: zombie(pid), "it has ended")
+    until(lambda: state_of(pid) == "Z", "it has ended")
     gc.collect()
     subprocess.run(["true"], check=True)
     assert exit_code(lambda: pid) == 7
@@ -69,7 +63,7 @@ def test_an_exit_status_is_not_lost_to_whoever_else_reaps() -> None:
 
 def test_a_newly_adopted_child_is_not_reaped_before_it_is_introduced() -> None:
     pid = shell("exit 7")
-    until(lambda: zombie(pid), "it has ended")
+    until(lambda: state_of(pid) == "Z", "it has ended")
     before = children() - {pid}
     strangers = reap_orphans(known=before, strangers=set())
     assert strangers == {pid}
@@ -78,7 +72,7 @@ def test_a_newly_adopted_child_is_not_reaped_before_it_is_introduced() -> None:
 
 def test_an_orphan_that_nobody_knows_is_reaped() -> None:
     pid = shell("exit 7")
-    until(lambda: zombie(pid), "it has ended")
+    until(lambda: state_of(pid) == "Z", "it has ended")
     before = children() - {pid}
     reap_orphans(before, reap_orphans(before, set()))
     assert pid not in children()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from commands import start
+from kernel import free_port
+from played import facts_of
 from waiting import until
 
 from onward.agent.meeting import is_loopback
@@ -19,7 +21,7 @@ from onward.cli.manage import parse_listen
 from onward.core.membership import Member
 from onward.errors import UsageError, WireError
 from onward.wire.frames import greet_server_blocking, pack
-from onward.wire.messages import AgentFacts, encoder
+from onward.wire.messages import encoder
 from onward.wire.token import read_token
 
 
@@ -86,8 +88,7 @@ def manager(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, Path]]
     """A real one, for two nodes, with a token."""
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     words = ["--listen", f"127.0.0.1:{port}", "--nodes", "2", "--nproc-per-node", "1", "--token-file", str(token)]
     p = start("manager", *words, cwd=tmp_path)
     until(lambda: "listening" in (tmp_path / "err.txt").read_text(), "the manager listens")
@@ -114,7 +115,7 @@ def answered(sock: socket.socket, node: int, version: int) -> bool:
 
 def tell(sock: socket.socket, node: int, version: int) -> None:
     me = Member(id=f"agent{node}", wanted=node)
-    sock.sendall(pack(encoder, AgentFacts(agent=me, version=version, term=0, orders_version=0, ranks=[])))
+    sock.sendall(pack(encoder, facts_of(me, version)))
 
 
 def test_agents_with_the_token_are_served_once_all_are_there(manager: tuple[subprocess.Popen[str], int, Path]) -> None:

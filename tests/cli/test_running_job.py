@@ -139,8 +139,11 @@ def test_the_manager_can_be_killed_by_name(job: subprocess.Popen[str]) -> None:
     until(lambda: status_of(job)["view"]["step"] > before, "steps go on")
 
 
+BUSY = "import time\ntime.sleep(60)\n"  # a script that is there until somebody ends it
+
+
 def test_a_plain_script_can_be_sent_signals_only(tmp_path: Path) -> None:
-    (tmp_path / "plain.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "plain.py").write_text(BUSY)
     launcher = start("run", "--nproc-per-node", "2", "--no-warm", "--max-restarts", "1", "plain.py", cwd=tmp_path)
     try:
         until(lambda: entry_of(launcher) is not None, "control.json is there")
@@ -158,7 +161,7 @@ def test_a_plain_script_can_be_sent_signals_only(tmp_path: Path) -> None:
 
 
 def test_killing_the_launcher_is_proved_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "plain.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "plain.py").write_text(BUSY)
     launcher = start("run", "--nproc-per-node", "2", "--no-warm", "plain.py", cwd=tmp_path)
     until(lambda: entry_of(launcher) is not None, "control.json is there")
     entry = entry_of(launcher)

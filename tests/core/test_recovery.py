@@ -141,6 +141,19 @@ def test_the_end_of_the_loop_and_then_of_the_processes() -> None:
     assert not d.closed
 
 
+def test_how_a_process_goes_when_all_scripts_have_ended_does_not_matter() -> None:
+    d = Driven().running()
+    d.each(stage=Stage.AFTER).go()
+    d.each(stage=Stage.LEFT).go()
+    assert d.job.phase is Phase.LEAVING
+    d.die(1, code=-9)
+    assert d.job.incident is None, "nothing is left to be done again"
+    d.die(0, code=0)
+    d.die(2, code=0)
+    assert d.job.phase is Phase.SUCCEEDED
+
+
+
 def test_what_has_ended_stays_ended() -> None:
     d = Driven().running()
     d.each(stage=Stage.EXITED, exit_code=0).go()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kernel import free_port
 from waiting import until
 
 from onward.checkpoints import disk
@@ -95,8 +95,7 @@ def test_the_nodes_of_one_job(place):
     (place / "token").write_text("0123456789abcdef0123456789abcdef\n")
     block = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/nodes.md").read_text(), re.S)[0]
     lines = [line.split("#")[0].replace("10.0.0.1", "127.0.0.1").split() for line in block.splitlines()]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     started = []
     for _, *words in lines:
         words[words.index("--nproc-per-node") + 1] = "1"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from waiting import until_async
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.informer import Informer
-from onward.kube.objects import CONFIGMAPS, PODS, name_of
+from onward.kube.objects import CONFIGMAPS, PODS, Resource, name_of
 
 Story = Callable[[FaultyApi, Client, Client], Coroutine[Any, Any, None]]
 
@@ -45,8 +46,38 @@ def is_watch(request: web.Request) -> bool:
     return request.query.get("watch") == "true"
 
 
-def config(name: str, value: str = "x", namespace: str = "default") -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": value}}
+def config(name: str, story: str = "") -> dict[str, Any]:
+    metadata = {"name": name, "labels": {"story": story}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"v": "x"}}
+
+
+class Seen:
+    """What an informer tells, in the order of telling."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def __call__(self, old: Any, new: Any) -> None:
+        word = "gone" if new is None else "new" if old is None else "changed"
+        self.told.append((word, name_of(new or old)))
+
+    async def until(self, word: str, name: str) -> None:
+        await until_async(lambda: (word, name) in self.told, lambda: f"{word} {name}, among {self.told}")
+
+
+@asynccontextmanager
+async def informed(
+    client: Client, resource: Resource = CONFIGMAPS, story: str = ""
+) -> AsyncIterator[tuple[Informer, Seen]]:
+    """An informer that has listed what is there, or only what has the label of a story."""
+    seen, only = Seen(), {"labelSelector": f"story={story}"} if story else {}
+    informer = Informer(client, resource, "default", on_change=seen, **only)
+    task = asyncio.ensure_future(informer.run())
+    try:
+        await informer.synced()
+        yield informer, seen
+    finally:
+        task.cancel()
 
 
 @pytest.mark.parametrize("kind", ["500", "503", "429", "drop", "lost"])
@@ -85,52 +116,32 @@ def test_a_write_is_repeated_only_when_it_was_not_done(real: Access) -> None:
 
 def test_a_watch_that_breaks_is_taken_up_without_a_new_list(real: Access) -> None:
     async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
-        seen: list[tuple[str, str]] = []
-
-        def on_change(old: Any, new: Any) -> None:
-            word = "gone" if new is None else "new" if old is None else "changed"
-            seen.append((word, name_of(new or old)))
-
-        informer = Informer(client, CONFIGMAPS, "default", on_change=on_change, labelSelector="story=cut")
-        labelled = config("cut-1")
-        labelled["metadata"]["labels"] = {"story": "cut"}
-        task = asyncio.ensure_future(informer.run())
-        await informer.synced()
-        await calm.create(CONFIGMAPS, labelled, "default")
-        await until_async(lambda: ("new", "cut-1") in seen, "it is seen")
-        faulty.rule = once("drop", is_watch, times=2)
-        faulty.cut_watches()
-        await calm.patch(CONFIGMAPS, "cut-1", {"data": {"v": "while cut"}}, "default")
-        await until_async(lambda: ("changed", "cut-1") in seen, "what happened meanwhile is seen")
-        found = informer.get("default/cut-1")
-        assert found is not None
-        assert found["data"]["v"] == "while cut"
-        assert faulty.fired == ["drop", "drop"]
-        assert informer.lists == 1
-        task.cancel()
+        async with informed(client, story="cut") as (informer, seen):
+            await calm.create(CONFIGMAPS, config("cut-1", "cut"), "default")
+            await seen.until("new", "cut-1")
+            faulty.rule = once("drop", is_watch, times=2)
+            faulty.cut_watches()
+            await calm.patch(CONFIGMAPS, "cut-1", {"data": {"v": "while cut"}}, "default")
+            await seen.until("changed", "cut-1")
+            found = informer.get("default/cut-1")
+            assert found is not None
+            assert found["data"]["v"] == "while cut"
+            assert faulty.fired == ["drop", "drop"]
+            assert informer.lists == 1
 
     tell(real, story)
 
 
 def test_an_answer_that_comes_after_the_end_of_its_object_leaves_nothing(real: Access) -> None:
     async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
-        ended: list[str] = []
-
-        def on_change(old: Any, new: Any) -> None:
-            if new is None:
-                ended.append(name_of(old))
-
-        informer = Informer(client, CONFIGMAPS, "default", on_change=on_change)
-        task = asyncio.ensure_future(informer.run())
-        await informer.synced()
-        answers = [await calm.create(CONFIGMAPS, config(name), "default") for name in ("brief", "lasting")]
-        await calm.delete(CONFIGMAPS, "brief", "default")
-        await until_async(lambda: "brief" in ended, "the watch tells of its end")
-        for answer in answers:
-            informer.learn(answer)
-        assert informer.get("default/brief") is None
-        assert informer.get("default/lasting") is not None
-        task.cancel()
+        async with informed(client) as (informer, seen):
+            answers = [await calm.create(CONFIGMAPS, config(name), "default") for name in ("brief", "lasting")]
+            await calm.delete(CONFIGMAPS, "brief", "default")
+            await seen.until("gone", "brief")
+            for answer in answers:
+                informer.learn(answer)
+            assert informer.get("default/brief") is None
+            assert informer.get("default/lasting") is not None
 
     tell(real, story)
 
@@ -139,53 +150,38 @@ def test_the_answer_to_a_deletion_that_comes_after_the_end_leaves_nothing(real: 
     """A pod that runs nowhere is gone at once, and the answer has the very version of its end."""
 
     async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
-        ended: list[str] = []
-        informer = Informer(client, PODS, "default", on_change=lambda old, new: new or ended.append(name_of(old)))
-        task = asyncio.ensure_future(informer.run())
-        await informer.synced()
-        spec = {"containers": [{"name": "c", "image": "x"}]}
-        await calm.create(PODS, {"metadata": {"name": "nowhere"}, "spec": spec}, "default")
-        answer = await calm.delete(PODS, "nowhere", "default")
-        await until_async(lambda: "nowhere" in ended, "the watch tells of its end")
-        informer.learn(answer)
-        assert answer["kind"] == "Pod"
-        assert informer.get("default/nowhere") is None
-        task.cancel()
+        async with informed(client, PODS) as (informer, seen):
+            spec = {"containers": [{"name": "c", "image": "x"}]}
+            await calm.create(PODS, {"metadata": {"name": "nowhere"}, "spec": spec}, "default")
+            answer = await calm.delete(PODS, "nowhere", "default")
+            await seen.until("gone", "nowhere")
+            informer.learn(answer)
+            assert answer["kind"] == "Pod"
+            assert informer.get("default/nowhere") is None
 
     tell(real, story)
 
 
+async def watched(faulty: FaultyApi) -> None:
+    await until_async(lambda: any("watch=true" in r for r in faulty.requests), "it watches")
+
+
 def test_an_answer_is_taken_in_before_the_watch_tells_of_it(real: Access) -> None:
     async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
-        informer = Informer(client, CONFIGMAPS, "default")
-        task = asyncio.ensure_future(informer.run())
-        await informer.synced()
-        await until_async(lambda: any("watch=true" in r for r in faulty.requests), "it watches")
-        faulty.rule = lambda r: "drop" if is_watch(r) else ""
-        faulty.cut_watches()
-        informer.learn(await calm.create(CONFIGMAPS, config("ahead"), "default"))
-        assert informer.get("default/ahead") is not None
-        task.cancel()
+        async with informed(client) as (informer, _):
+            await watched(faulty)
+            faulty.rule = lambda r: "drop" if is_watch(r) else ""
+            faulty.cut_watches()
+            informer.learn(await calm.create(CONFIGMAPS, config("ahead"), "default"))
+            assert informer.get("default/ahead") is not None
 
     tell(real, story)
 
 
 def test_410_lists_again_and_what_vanished_is_told(real: Access) -> None:
     async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
-        gone: list[str] = []
-
-        def on_change(old: Any, new: Any) -> None:
-            if new is None:
-                gone.append(name_of(old))
-
         for name in ("old-1", "old-2"):
-            labelled = config(name)
-            labelled["metadata"]["labels"] = {"story": "old"}
-            await calm.create(CONFIGMAPS, labelled, "default")
-        informer = Informer(client, CONFIGMAPS, "default", on_change=on_change, labelSelector="story=old")
-        task = asyncio.ensure_future(informer.run())
-        await informer.synced()
-        await until_async(lambda: any("watch=true" in r for r in faulty.requests), "it watches")
+            await calm.create(CONFIGMAPS, config(name, "old"), "default")
         deleted = asyncio.Event()
 
         def rule(request: web.Request) -> str:
@@ -193,14 +189,16 @@ def test_410_lists_again_and_what_vanished_is_told(real: Access) -> None:
                 return ""
             return "" if "expired" in faulty.fired else "expired" if deleted.is_set() else "drop"
 
-        faulty.rule = rule
-        faulty.cut_watches()
-        await calm.delete(CONFIGMAPS, "old-1", "default")
-        deleted.set()
-        await until_async(lambda: gone == ["old-1"], "the one that vanished is told, once")
-        assert informer.lists == 2
-        assert [name_of(o) for o in informer] == ["old-2"]
-        task.cancel()
+        async with informed(client, story="old") as (informer, seen):
+            await watched(faulty)
+            faulty.rule = rule
+            faulty.cut_watches()
+            await calm.delete(CONFIGMAPS, "old-1", "default")
+            deleted.set()
+            await seen.until("gone", "old-1")
+            assert [name for word, name in seen.told if word == "gone"] == ["old-1"], "the one that vanished, once"
+            assert informer.lists == 2
+            assert [name_of(o) for o in informer] == ["old-2"]
 
     tell(real, story)
 
@@ -208,9 +206,7 @@ def test_410_lists_again_and_what_vanished_is_told(real: Access) -> None:
 def test_a_list_in_pages(real: Access) -> None:
     async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
         for i in range(5):
-            labelled = config(f"page-{i}")
-            labelled["metadata"]["labels"] = {"story": "page"}
-            await calm.create(CONFIGMAPS, labelled, "default")
+            await calm.create(CONFIGMAPS, config(f"page-{i}", "page"), "default")
         found = await client.list(CONFIGMAPS, "default", limit="2", labelSelector="story=page")
         assert [name_of(o) for o in found["items"]] == [f"page-{i}" for i in range(5)]
         assert sum("limit=2" in r for r in faulty.requests) == 3

@@ -76,7 +76,7 @@ def test_a_lease_that_cannot_be_renewed_ends_the_work(real: Access) -> None:
                 state.append("began")
                 faulty.rule = lambda r: "409" if r.method == "PUT" else ""
                 try:
-                    await asyncio.sleep(60)
+                    await asyncio.sleep(60)  # works until it is ended
                 finally:
                     state.append("ended")
 
@@ -137,7 +137,7 @@ def test_a_queue_works_on_each_key_once_and_again_when_it_changed() -> None:
             if key == "b" and log.count("b") == 1:
                 queue.add("b")  # it changed while it is worked on
                 queue.add("b")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # others have their turn
             busy.discard(key)
             if key == "bad" and failures[0]:
                 failures[0] -= 1

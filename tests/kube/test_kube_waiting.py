@@ -20,7 +20,7 @@ def test_a_cancellation_that_comes_with_the_event_is_not_lost(turns: int) -> Non
                 event.clear()
 
         task = asyncio.ensure_future(worker())
-        for _ in range(5):
+        for _ in range(5):  # turns of the loop, in which it comes to its wait
             await asyncio.sleep(0)
         event.set()
         for _ in range(turns):

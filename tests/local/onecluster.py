@@ -8,13 +8,14 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from kernel import alive
+from waiting import until
 
 from onward.kube.access import load_access
 from onward.kube.client import ApiError, Client, Unreachable
@@ -24,6 +25,26 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 RUN = uuid.uuid4().hex[:8]  # of this run of the tests: another one beside it has its own pods and places
 MOUNTS = Path(f"/onward-test-{RUN}")  # where pods see their volumes; it must not be left behind
+
+
+def a_pod(
+    name: str,
+    *command: str,
+    grace: int = 0,
+    labels: dict[str, str] | None = None,
+    container: dict[str, Any] | None = None,
+    **spec: Any,
+) -> str:
+    """A pod of one container, `c`; it sleeps unless told otherwise."""
+    only = {"name": "c", "image": "none", "command": list(command) or ["sleep", "600"], **(container or {})}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels or {}},
+            "spec": {"terminationGracePeriodSeconds": grace, "containers": [only], **spec},
+        }
+    )
 
 
 def onward_local(*words: str, state: Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
@@ -95,16 +116,14 @@ class OneCluster:
 
     def until(self, good: Callable[[], T], what: str, timeout_s: float = 40.0) -> T:
         """Ask until the answer is true."""
-        deadline = time.monotonic() + timeout_s
-        while True:
+
+        def look() -> T | None:
             try:
-                found = good()
+                return good()
             except Unreachable:  # the API server was killed, and is not back yet
-                found = None
-            if found:
-                return found
-            assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s\n{logs_of(self.state)}"
-            time.sleep(0.05)
+                return None
+
+        return until(look, lambda: f"{what}\n{logs_of(self.state)}", timeout_s)
 
     def phase(self, name: str, *phases: str, timeout_s: float = 40.0) -> dict[str, Any]:
         def good() -> bool:
@@ -196,11 +215,3 @@ def processes_with(marker: bytes) -> list[int]:
             except OSError:
                 continue
     return sorted(found)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from played import facts_of
 
 from onward.core.facts import Progress, RankFacts, Scope, Stage
 from onward.core.intake import Notice
@@ -15,7 +16,7 @@ from onward.core.policy import parse_policies
 from onward.core.published import Rules
 from onward.manager.logic import ManagerLogic
 from onward.manager.settings import ManagerSettings
-from onward.wire.messages import AgentFacts, FaultAnswer, FaultRequest, IncidentNote, Orders
+from onward.wire.messages import FaultAnswer, FaultRequest, IncidentNote, Orders
 
 POLICIES = parse_policies("retry,recover-in-place,recover,dump")
 
@@ -73,21 +74,9 @@ class Driven:
         for agent in self.agents:
             orders = self.orders.get(agent.id)
             ranks = [self.fact(o.rank, orders.node, o.incarnation, **changes) for o in (orders.ranks if orders else [])]
-            seen = (orders.term, orders.version, orders.generation) if orders else (0, 0, 0)
-            self.logic.on_facts(
-                AgentFacts(
-                    agent=agent,
-                    version=self._version,
-                    term=seen[0],
-                    orders_version=seen[1],
-                    generation=seen[2],
-                    seat=orders.seat if orders else "",
-                    ranks=ranks,
-                    record=orders.job if orders else b"",
-                    kept={r: [19, 20] for r in range(self.settings.world_size)},
-                ),
-                self.now,
-            )
+            more: dict[str, Any] = {"kept": {r: [19, 20] for r in range(self.settings.world_size)}}
+            more |= {"seat": orders.seat, "record": orders.job} if orders else {}
+            self.logic.on_facts(facts_of(agent, self._version, orders, ranks, **more), self.now)
         self.hear()
 
     def fact(self, rank: int, node: int, incarnation: int, **changes: Any) -> RankFacts:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from played import facts_of
+
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
 from onward.core.incident import Incident
 from onward.core.job import Limits, Phase
@@ -11,7 +14,7 @@ from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.manager.logic import ManagerLogic
 from onward.manager.settings import ManagerSettings
-from onward.wire.messages import AgentFacts, CaptureStacks, Orders
+from onward.wire.messages import CaptureStacks, Orders
 
 WORLD, STOPPED = 4, 2
 FLOOR_S, TICK_S = 0.7, 0.05
@@ -20,7 +23,7 @@ FLOOR_S, TICK_S = 0.7, 0.05
 class Story:
     """A manager, the one agent it hears, and a clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, begins: bool = True) -> None:
         policies = parse_policies("retry,recover-in-place")
         self.manager = ManagerLogic(
             ManagerSettings(WORLD, 1, policies, Limits(), hang_floor_s=FLOOR_S, hang_first_s=120.0)
@@ -32,6 +35,8 @@ class Story:
             r: RankFacts(r, 0, 1, pid=10 + r, stage=Stage.SETUP, library=True, progress=Progress(step=0))
             for r in range(WORLD)
         }
+        if not begins:
+            return
         self.tell()
         self.all(stage=Stage.FORMED, generation=1)
         for step in range(1, 5):
@@ -64,16 +69,8 @@ class Story:
 
     def _say(self) -> None:
         self._version += 1
-        orders = self._orders
-        facts = AgentFacts(
-            agent=Member(id="a", nproc=WORLD),
-            version=self._version,
-            term=orders.term if orders is not None else 0,
-            orders_version=orders.version if orders is not None else 0,
-            generation=orders.generation if orders is not None else 0,
-            ranks=[self.ranks[r] for r in range(WORLD)],
-        )
-        self.manager.on_facts(facts, self.now)
+        ranks = [self.ranks[r] for r in range(WORLD)]
+        self.manager.on_facts(facts_of(Member(id="a", nproc=WORLD), self._version, self._orders, ranks), self.now)
 
     def all(self, **changes: object) -> None:
         self.ranks = {r: replace(f, **changes) for r, f in self.ranks.items()}  # type: ignore[arg-type]
@@ -172,3 +169,36 @@ def test_stopped_while_a_pause_for_another_fault_is_under_way() -> None:
     story.reach_the_fence()
     story.until_replaced()
     story.check()
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["while the first group forms", "before it came to the library"])
+def test_stopped_in_its_set_up(library: bool) -> None:
+    """Nobody knows how long a set-up may take; the kernel knows that this process does nothing."""
+    story = Story(begins=False)
+    if not library:
+        early = RankFacts(STOPPED, 0, 1, pid=12, stage=Stage.STARTING)
+        story.ranks[STOPPED] = early
+    story.tell()
+    assert story.phase is (Phase.FORMING if library else Phase.STARTING)
+    stopped_at = story.now
+    while not story.replaced():
+        story.now += TICK_S
+        stopped_s = story.now - stopped_at
+        assert stopped_s < 3.0, "it is found at once"
+        f = story.ranks[STOPPED]
+        story.ranks[STOPPED] = replace(f, progress=replace(f.progress, stopped_s=stopped_s))
+        story.tell()
+    assert story.replaced() == list(range(WORLD)), "there is nothing to go on from"
+    assert story.incident.headline() == f"rank {STOPPED} hung"
+    assert story.incident.opened_at == pytest.approx(stopped_at), "it began when the process was stopped"
+    assert STOPPED in {m.rank for _, m in story.manager.out if isinstance(m, CaptureStacks)}
+
+
+def test_a_script_without_the_library_may_be_stopped() -> None:
+    """Nothing of it is waited for; whoever stopped it may let it go on."""
+    story = Story(begins=False)
+    story.ranks = {r: RankFacts(r, 0, 1, pid=10 + r, progress=Progress(stopped_s=60.0)) for r in range(WORLD)}
+    for _ in range(20):
+        story.now += TICK_S
+        story.tell()
+    assert story.replaced() == []

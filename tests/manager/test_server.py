@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from played import facts_of
+from waiting import until_async
 
 from onward.core.facts import RankFacts, Stage
 from onward.core.job import Limits
@@ -21,7 +23,7 @@ from onward.manager.journal import read
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import AgentFacts, Orders, encoder, from_manager
+from onward.wire.messages import Orders, Refused, encoder, from_manager
 
 TOKEN = b"the secret of this job, 32 bytes"
 LIMIT_S = 60.0
@@ -45,13 +47,6 @@ class Meeting:
         made.say(version, node, stage, nproc)
         return made
 
-    async def until(self, test: Callable[[], bool]) -> None:
-        async def wait() -> None:
-            while not test():
-                await asyncio.sleep(0.01)
-
-        await asyncio.wait_for(wait(), LIMIT_S)
-
     async def closed(self, reader: asyncio.StreamReader) -> None:
         """The manager hangs up."""
         async def drain() -> None:
@@ -74,17 +69,8 @@ class Agent:
     def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING, nproc: int = 2) -> None:
         ranks = [RankFacts(rank=r, node=0, incarnation=1, stage=stage, library=True) for r in (0, 1)]
         agent = Member(id=f"agent{node}", nproc=nproc, wanted=node)
-        o = self._taken
         self._said = version, node, stage, nproc
-        facts = AgentFacts(
-            agent=agent,
-            version=1000 * version + self._again,
-            term=o.term if o is not None else 0,
-            orders_version=o.version if o is not None else 0,
-            generation=o.generation if o is not None else 0,
-            ranks=ranks,
-        )
-        self.writer.write(pack(encoder, facts))
+        self.writer.write(pack(encoder, facts_of(agent, 1000 * version + self._again, self._taken, ranks)))
 
     async def orders(self, phase: str) -> Orders:
         """The first orders of that phase."""
@@ -155,7 +141,7 @@ def test_a_stranger_is_refused_and_the_job_goes_on(said: bytes) -> None:
             writer.close()
         else:
             await m.closed(reader)
-        await m.until(lambda: m.server.refused == 1)
+        await until_async(lambda: m.server.refused == 1, "it is refused")
         agent.say(2, stage=Stage.SETUP)
         await agent.orders("Forming")
         assert m.server.connected == 1
@@ -207,7 +193,10 @@ def test_an_agent_without_a_place_stands_by_and_its_word_about_ranks_does_not_co
 def test_an_agent_with_another_number_of_ranks_is_refused() -> None:
     async def body(m: Meeting) -> None:
         stranger = await m.agent(nproc=3)
+        told = decode(from_manager, await asyncio.wait_for(read_frame(stranger.reader), LIMIT_S))
+        assert told == Refused(why="it has 3 ranks a node, the job has 2 (--nproc-per-node)")
         await m.closed(stranger.reader)
+        assert m.server.refused == 1
 
     serving(body)
 

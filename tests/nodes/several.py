@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from kernel import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 180.0
@@ -67,8 +68,7 @@ class Nodes:
         self.started: list[Node] = []
         self.flags = ["--nnodes", str(nodes), "--nproc-per-node", str(nproc), "--hang-floor", "4", "-o", "json"]
         self.address = "127.0.0.1"
-        with socket.create_server((self.address, 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port(self.address)
 
     def start(self, name: str, *flags: str, script: list[str], prefix: list[str] | None = None) -> Node:
         logs = self._tmp / f"logs-{name}"

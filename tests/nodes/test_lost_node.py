@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kernel import free_port
 from several import Node, Nodes
 from waiting import until
 
@@ -79,9 +79,7 @@ def test_the_manager_dies_as_well_after_any_record(make_nodes, jobs, appends: in
 def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs, lost: int) -> None:
     """Where node 0 was the one that is lost, it finds the job by the list of places to look."""
     nodes = make_nodes()
-    with socket.create_server((nodes.address, 0)) as free:
-        other = free.getsockname()[1]
-    nodes.flags += ["--rdzv-endpoint", f"{nodes.address}:{nodes.port},{nodes.address}:{other}"]
+    nodes.flags += ["--rdzv-endpoint", f"{nodes.address}:{nodes.port},{nodes.address}:{free_port(nodes.address)}"]
     both = start_two(nodes, f"kind=kill-agent,node={lost},step=60")
     left = both[1 - lost]
     assert both[lost].wait() == -signal.SIGKILL

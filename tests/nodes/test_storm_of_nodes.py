@@ -13,7 +13,7 @@ from random import Random
 import psutil
 import pytest
 from several import ROOT, Node, Nodes
-from waiting import until
+from waiting import until, within
 
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(1500)]
 SCRIPT, STEPS, PACE_S = "tests/scripts/paced.py", 2000, 0.05
@@ -73,18 +73,17 @@ def test_a_storm_with_nodes_changes_nothing(make_nodes, jobs, tmp_path: Path) ->
     until(lambda: top(tmp_path) > 10, "it trains")
     draw, struck, begun, began_at = Random(3), [], time.monotonic(), top(tmp_path)
     kinds: list[str] = []
-    due = begun + draw.expovariate(1 / MEAN_S)
-    while top(tmp_path) < STEPS - 400:
+
+    def near_its_end() -> bool:
         assert first.process.poll() is None, first.said
-        if time.monotonic() < due:
-            time.sleep(0.1)
-            continue
+        return top(tmp_path) >= STEPS - 400
+
+    while not within(draw.expovariate(1 / MEAN_S), near_its_end):  # the next fault comes at a random moment
         kinds = kinds or draw.sample(KINDS, len(KINDS))  # each before any comes again
         kind = kinds.pop()
         rank = draw.choice(WHERE[kind])
         strike(nodes, kind, rank, stand_by)
         struck.append(kind)
-        due = time.monotonic() + draw.expovariate(1 / MEAN_S)
     goodput = (top(tmp_path) - began_at) * PACE_S / (time.monotonic() - begun)
     lasting = [node for node in nodes.started if node.process.poll() != -signal.SIGKILL]
     for node in lasting:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from faultyapi import ApiProcess
+from apiprocess import api_server
 from world import POD_GROUPS
 
 from onward.api.crds import crds
@@ -17,14 +17,12 @@ from onward.kube.definitions import install
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
-    process = ApiProcess(tmp_path_factory.mktemp("operator-api"))
-
-    async def define() -> None:
-        async with Client(process.access) as client:
+    async def define(access: Access) -> None:
+        async with Client(access) as client:
             names = {crd["metadata"]["name"] for crd in crds()}
             mine = [] if POD_GROUPS["metadata"]["name"] in names else [POD_GROUPS]
             await install(client, [*crds(), *mine])
 
-    asyncio.run(define())
-    yield process.access
-    process.stop()
+    with api_server(tmp_path_factory.mktemp("operator-api")) as access:
+        asyncio.run(define(access))
+        yield access

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 
 import pytest
+from waiting import until_async
 from world import a_job, end
 
 from onward.kube.access import Access
@@ -28,8 +30,12 @@ def test_many_pods(real: Access) -> None:
             operator = Operator(own, gang=False, namespace=namespace)
             task = asyncio.ensure_future(operator.run())
             await client.create(JOBS, a_job("job", workers=WORKERS), namespace)
-            while len(operator.eyes.pods) < WORKERS + 1:
-                await asyncio.sleep(0.2)
+
+            async def until(good: Callable[[], object], what: str) -> None:
+                await until_async(lambda: task.done() or good(), what, LIMIT_S)
+                assert not task.done(), "the operator ended by itself"
+
+            await until(lambda: len(operator.eyes.pods) > WORKERS, "all pods are made")
             before, turn = operator.passes, asyncio.Semaphore(16)
 
             async def start(name: str) -> None:
@@ -38,11 +44,12 @@ def test_many_pods(real: Access) -> None:
                     await client.patch(PODS, name, {"status": status}, namespace, sub="status")
 
             await asyncio.gather(*(start(name_of(pod)) for pod in operator.eyes.pods))
-            while True:
+
+            def running() -> bool:
                 word = last_word((operator.eyes.jobs.get(f"{namespace}/job") or {}).get("status") or {})
-                if word is not None and word.type == "Running":
-                    break
-                await asyncio.sleep(0.2)
+                return word is not None and word.type == "Running"
+
+            await until(running, "the job runs")
             assert operator.eyes.pods.lists == 1
             assert operator.passes - before < WORKERS / 4, "many changes are one look"
             await end(task)

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from played import facts_of
 from world import Fate, World, a_job, end, operated
 
 from onward.core.facts import Progress, RankFacts, Stage
@@ -30,7 +31,7 @@ from onward.manager.settings import ManagerSettings
 from onward.operator import link
 from onward.operator.eyes import JOBS
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import AgentFacts, FaultRequest, Note, Orders, encoder, from_manager
+from onward.wire.messages import FaultRequest, Note, Orders, encoder, from_manager
 
 LIMIT_S = 120.0
 STAGES = {"start": Stage.SETUP, "form": Stage.FORMED, "run": Stage.TRAINING, "pause": Stage.PAUSED}
@@ -50,7 +51,7 @@ class PlayedAgent:
         while True:
             with contextlib.suppress(WireError, OSError):
                 await self._visit()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # before it calls again, as an agent does
 
     async def _visit(self) -> None:
         host, _, port = self._manager.rpartition("|")
@@ -72,25 +73,14 @@ class PlayedAgent:
 
     async def _speak(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # the beat of an agent
             self._say(writer)
 
     def _say(self, writer: asyncio.StreamWriter) -> None:
         o, self._version = self.orders, self._version + 1
         ranks = [self._rank(o, order) for order in o.ranks] if o is not None else []
-        facts = AgentFacts(
-            agent=self.member,
-            version=self._version,
-            term=o.term if o is not None else 0,
-            seat=o.seat if o is not None else "",
-            orders_version=o.version if o is not None else 0,
-            generation=o.generation if o is not None else 0,
-            node=o.node if o is not None else -1,
-            age=o.age if o is not None else [],
-            record=o.job if o is not None else b"",
-            ranks=ranks,
-        )
-        writer.write(pack(encoder, facts))
+        record = {"seat": o.seat, "node": o.node, "age": o.age, "record": o.job} if o is not None else {}
+        writer.write(pack(encoder, facts_of(self.member, self._version, o, ranks, **record)))
 
     def _rank(self, o: Orders, order: object) -> RankFacts:
         stage = STAGES.get(getattr(order, "want", ""), Stage.PARKED)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from waiting import until_async
 from world import Fate, World, a_job, operated
 
 from onward.kube import served
@@ -318,12 +319,12 @@ def test_a_namespace_that_is_deleted_takes_its_jobs_along(real: Access) -> None:
         await runs(world)
         await world.client.delete(NAMESPACES, world.namespace)
         await world.until(lambda: not world.job("job") and not world.own_pods(), "all is gone")
-        for _ in range(200):
+
+        async def gone() -> bool:
             namespaces = (await world.client.list(NAMESPACES))["items"]
-            if world.namespace not in [name_of(n) for n in namespaces]:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError("the namespace is still there")
+            return world.namespace not in [name_of(n) for n in namespaces]
+
+        await until_async(gone, "the namespace is gone, too", 20.0)
 
     tell(real, story)
 
@@ -465,16 +466,12 @@ def test_the_rank_table_fills_the_users_config_map(real: Access) -> None:
         await submit(world, a_job("job"))
         await runs(world)
 
-        async def table() -> dict[str, Any]:
+        async def completed() -> dict[str, Any]:
             found = await world.client.get(CONFIGMAPS, "rings-config-job", world.namespace)
-            read: dict[str, Any] = json.loads((found.get("data") or {}).get("hccl.json") or "{}")
-            return read
+            table: dict[str, Any] = json.loads((found.get("data") or {}).get("hccl.json") or "{}")
+            return table if table.get("status") == "completed" else {}
 
-        for _ in range(300):
-            if (await table()).get("status") == "completed":
-                break
-            await asyncio.sleep(0.05)
-        done = await table()
+        done = await until_async(completed, "the table is complete", 30.0)
         assert done["server_count"] == "3"
         assert [d["rank_id"] for s in done["server_list"] for d in s["device"]] == ["0", "1", "2"]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from faultyapi import FaultyApi
+from faultyapi import EXPIRED, FaultyApi
+from waiting import until_async
 
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client, Unreachable
@@ -90,12 +91,8 @@ class KillingApi(FaultyApi):
         if verdict == "drop":
             return self._abort(request)
         if verdict.isdigit():
-            status = {"kind": "Status", "code": int(verdict), "message": f"made up {verdict}", "reason": "MadeUp"}
-            headers = {"Retry-After": "0"} if verdict == "429" else {}
-            return web.json_response(status, status=int(verdict), headers=headers)
-        url = self._access.server + request.path_qs
-        headers = {k: v for k, v in request.headers.items() if k in ("Authorization", "Content-Type", "Accept")}
-        async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:
+            return self._made_up(int(verdict))
+        async with self._session.request(**await self._same(request)) as answer:
             text = await answer.read()
             if answer.status < 400:
                 self.effective += 1
@@ -108,17 +105,14 @@ class KillingApi(FaultyApi):
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         if self.fate.expires():
-            error = '{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
-            return web.Response(text=error)
-        url = self._access.server + request.path_qs
-        headers = {k: v for k, v in request.headers.items() if k == "Authorization"}
+            return web.Response(text=EXPIRED)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         with contextlib.suppress(aiohttp.ClientError, ConnectionError, asyncio.TimeoutError):
-            async with self._session.get(url, headers=headers) as answer:
+            async with self._session.request(**await self._same(request)) as answer:
                 await response.prepare(request)
                 ends = time.monotonic() + self.fate.watch_s()
                 async for chunk in answer.content.iter_any():
-                    await asyncio.sleep(self.fate.delay_s())
+                    await asyncio.sleep(self.fate.delay_s())  # a watch that is behind, on purpose
                     await response.write(chunk)
                     if time.monotonic() > ends:
                         break
@@ -360,23 +354,22 @@ class World:
         await self.ready(node, False)
 
     async def until(self, good: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not good():
-            if time.monotonic() > deadline:
-                pods = [(name_of(p), p["metadata"]["labels"].get("version"), p["status"]) for p in self.own_pods()]
-                raise AssertionError(f"{what}: not within {timeout_s} s; {self.statuses[-1:]}; {pods}")
-            await asyncio.sleep(0.01)
+        def told() -> str:
+            pods = [(name_of(p), p["metadata"]["labels"].get("version"), p["status"]) for p in self.own_pods()]
+            return f"{what}; {self.statuses[-1:]}; {pods}"
+
+        await until_async(good, told, timeout_s)
 
     async def told(self, name: str, good: Callable[[str], bool], what: str) -> None:
         """Wait for an event, `Reason: message`, about a job. They are written beside everything else."""
-        deadline = time.monotonic() + 30.0
-        while True:
+        found: list[str] = []
+
+        async def look() -> bool:
             listed = await self.client.list(EVENTS, self.namespace, fieldSelector=f"involvedObject.name={name}")
-            found = [f"{e['reason']}: {e['message']}" for e in listed["items"]]
-            if any(good(each) for each in found):
-                return
-            assert time.monotonic() < deadline, f"{what}: {found}"
-            await asyncio.sleep(0.05)
+            found[:] = [f"{e['reason']}: {e['message']}" for e in listed["items"]]
+            return any(map(good, found))
+
+        await until_async(look, lambda: f"{what}: {found}", 30.0)
 
     async def edit(self, name: str, patch: Obj) -> None:
         await self.client.patch(JOBS, name, patch, self.namespace)

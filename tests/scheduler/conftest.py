@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from faultyapi import ApiProcess
+from apiprocess import api_server
 
 from onward.kube.access import Access
 
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
-    process = ApiProcess(tmp_path_factory.mktemp("scheduler-api"))
-    yield process.access
-    process.stop()
+    with api_server(tmp_path_factory.mktemp("scheduler-api")) as access:
+        yield access

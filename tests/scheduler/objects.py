@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from faultyapi import FaultyApi
+from waiting import until_async
 
 from onward.api.crds import crds
 from onward.kube.access import Access
@@ -65,13 +65,14 @@ async def nodes_of(client: Client, prefix: str = "") -> dict[str, str]:
 
 async def until(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool], timeout_s: float = 20.0) -> T:
     """Ask until the answer is good."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = await ask()
-        if good(found):
-            return found
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.02)
+    found: list[T] = []
+
+    async def look() -> bool:
+        found[:] = [await ask()]
+        return good(found[0])
+
+    await until_async(look, lambda: f"a good answer; the last was {found[0]}", timeout_s)
+    return found[0]
 
 
 async def placed(client: Client, names: list[str]) -> dict[str, str]:

@@ -47,7 +47,7 @@ def hurt() -> None:
         mark.touch()
         if args.then == "follower-dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(1.0)
+        time.sleep(1.0)  # the one that it follows gets ahead, or dies, while it is here
     if run.incarnation == 1 and run.rank == 1 and args.then == "followed-dies" and mark.exists():
         os.kill(os.getpid(), signal.SIGKILL)
 

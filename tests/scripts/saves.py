@@ -57,7 +57,7 @@ for step in run.steps(args.steps):
         if args.wait and run.incarnation == 1 and last and step.index % args.every == args.every - 1:
             with run.section("wait"):
                 while not os.path.exists(f"{args.dir}/step-{last:08d}"):
-                    time.sleep(0.01)
+                    time.sleep(0.01)  # the test bounds the whole run
         if args.between and step.index % 3 == 0:
             noise = torch.rand(2)
             torch.distributed.all_reduce(noise)

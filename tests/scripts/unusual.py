@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import onward
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kind", choices=["turns", "groups", "closure"], default="turns")
+parser.add_argument("--kind", choices=["turns", "groups", "closure", "carried"], default="turns")
 parser.add_argument("--steps", type=int, default=24)
 parser.add_argument("--digest", metavar="FILE")
 args = parser.parse_args()
@@ -61,6 +61,11 @@ elif args.kind == "groups":  # parameters join the optimizer later; their gradie
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.8)
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
     state = {"model": model, "optimizer": optimizer, "schedule": schedule}
+elif args.kind == "carried":  # gradients of two steps in one update
+    model = DDP(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    run.protect(model=model, optimizer=optimizer)
+    state = {"model": model, "optimizer": optimizer}
 else:  # several passes and exchanges within one update, state in lists
     model = DDP(nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)))
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4, history_size=5)
@@ -87,6 +92,11 @@ for step in run.steps(args.steps):
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
+        elif args.kind == "carried":
+            loss_of(model, x, y).backward()
+            if step.index % 2 == 1:
+                optimizer.step()
+                optimizer.zero_grad()
         else:
             optimizer.step(lambda x=x, y=y: evaluated(x, y))
 

@@ -122,6 +122,7 @@ def test_the_job_is_stopped_and_started_again(jobs, tmp_path):
     assert job.returncode == 128 + signal.SIGTERM
     (step,) = saved(ckpt)
     assert f"to go on at step {step}, start it again with the same command" in said
+    assert f"Stopped by SIGTERM: {step} steps" in said, "what is saved is what has been done"
     assert "starting a new one" not in said, "what becomes of the manager is nobody's concern now"
     assert disk.read_manifest(ckpt / disk.folder_name(step)).reason == "stop"
     result = jobs.run(SCRIPT, *STEPS, "--dir", str(ckpt), "--every", "1000", nproc=2)

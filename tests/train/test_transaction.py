@@ -66,6 +66,19 @@ def test_the_first_steps_are_careful_and_the_copy_can_be_taken_back(rank):
     assert all(torch.equal(a, b) for a, b in zip(before, rank.model.parameters(), strict=True))
 
 
+def test_gradients_that_the_next_block_may_use_are_part_of_the_state(rank):
+    """Until a block is seen to zero what it finds."""
+    for zeroes in (False, True, False):
+        rank.tx.begin()
+        if zeroes:
+            rank.tx.on_zero_grad()
+            rank.optimizer.zero_grad()
+        rank.model(torch.randn(4, 2)).sum().backward()
+        rank.tx.end()
+        rank.tx.applied()
+        assert rank.local.carry_grads == (not zeroes), "one that uses them counts for good"
+
+
 def test_steps_of_one_shape_become_light(rank):
     rank.become_light()
     rank.step()

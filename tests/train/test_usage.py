@@ -57,7 +57,8 @@ run.protect(model=model, optimizer=opt)
 text = problem(lambda: onward.init())
 assert "called before" in text, text
 
-for step in run.steps(3):
+import numpy
+for step in run.steps(numpy.int64(3)):
     with step:
         model(torch.ones(2, 4)).sum().backward()
         opt.step()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onward.local.api.clock import age, duration, now, parse
+from onward.local.api.podcolumns import ready_status_restarts
 from onward.local.api.selectors import written
 
 Json = dict[str, Any]
@@ -21,72 +22,16 @@ def _meta(body: Json) -> tuple[str, str]:
     return meta["name"], age(meta.get("creationTimestamp"))
 
 
-def pod_reason(body: Json) -> str:
-    """The STATUS column: the most telling word among phase, reasons and container states."""
-    status, meta = body.get("status") or {}, body["metadata"]
-    reason = status.get("reason") or status.get("phase", "")
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "SchedulingGated":
-            reason = "SchedulingGated"
-    init = status.get("initContainerStatuses") or []
-    initializing = False
-    for index, each in enumerate(init):
-        state = each.get("state") or {}
-        ended, waiting = state.get("terminated"), state.get("waiting")
-        if ended is not None and ended.get("exitCode", 0) == 0:
-            continue
-        if ended is not None:
-            code = f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
-            reason = f"Init:{ended.get('reason') or code}"
-        elif waiting is not None and waiting.get("reason") not in (None, "", "PodInitializing"):
-            reason = f"Init:{waiting['reason']}"
-        else:
-            reason = f"Init:{index}/{len((body.get('spec') or {}).get('initContainers') or init)}"
-        initializing = True
-        break
-    if not initializing:
-        running = False
-        for each in reversed(status.get("containerStatuses") or []):
-            state = each.get("state") or {}
-            ended, waiting = state.get("terminated"), state.get("waiting")
-            if waiting is not None and waiting.get("reason"):
-                reason = waiting["reason"]
-            elif ended is not None and ended.get("reason"):
-                reason = ended["reason"]
-            elif ended is not None:
-                code = f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
-                reason = code
-            elif each.get("ready") and state.get("running") is not None:
-                running = True
-        if reason == "Completed" and running:
-            ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
-            reason = "Running" if ready else "NotReady"
-    if meta.get("deletionTimestamp") and status.get("reason") == "NodeLost":
-        return "Unknown"
-    if meta.get("deletionTimestamp") and status.get("phase") not in ("Succeeded", "Failed"):
-        return "Terminating"
-    return str(reason)
-
-
-def _restarts(body: Json) -> str:
-    status = body.get("status") or {}
-    statuses = status.get("containerStatuses") or []
-    count = sum(each.get("restartCount", 0) for each in statuses)
-    ends = [((each.get("lastState") or {}).get("terminated") or {}).get("finishedAt") for each in statuses]
-    last = max((end for end in ends if end), default="")
-    return f"{count} ({age(last)} ago)" if count and last else str(count)
-
-
 def _pod(body: Json) -> list[Any]:
     name, old = _meta(body)
     spec, status = body.get("spec") or {}, body.get("status") or {}
-    ready = sum(bool(each.get("ready")) for each in status.get("containerStatuses") or ())
+    ready, reason, restarts = ready_status_restarts(body)
     gates = spec.get("readinessGates") or []
     good = {c["type"] for c in status.get("conditions") or () if c["status"] == "True"}
     gated = f"{sum(g['conditionType'] in good for g in gates)}/{len(gates)}" if gates else NONE
     return [
-        name, f"{ready}/{len(spec.get('containers') or ())}", pod_reason(body), _restarts(body), old,
-        status.get("podIP") or NONE, spec.get("nodeName") or NONE, status.get("nominatedNodeName") or NONE, gated,
+        name, ready, reason, restarts, old, ((status.get("podIPs") or [{}])[0]).get("ip") or NONE,
+        spec.get("nodeName") or NONE, status.get("nominatedNodeName") or NONE, gated,
     ]  # fmt: skip
 
 

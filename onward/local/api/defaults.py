@@ -6,13 +6,17 @@ import base64
 import ipaddress
 from typing import Any
 
+from onward.core.quantity import amount, parse, write
 from onward.local.api.registry import Resource
 from onward.local.api.settings import Settings
+from onward.local.api.status import forbidden
 from onward.local.api.store import Store
 
 Json = dict[str, Any]
 NODE_PORTS = 2768
 """30000..32767, as on a stock cluster."""
+HOUR_S = 3600
+STICKY_S = 3 * HOUR_S
 
 
 def fill(resource: Resource, body: Json) -> None:
@@ -50,29 +54,21 @@ def _pod_spec(spec: Json) -> None:
     if spec.get("serviceAccountName"):
         spec["serviceAccount"] = spec["serviceAccountName"]
     for container in [*spec.get("containers", ()), *spec.get("initContainers", ())]:
-        _container(container, bool(spec.get("hostNetwork")))
+        _container(container)
     for volume in spec.get("volumes", ()):
         _volume(volume)
 
 
-def _container(container: Json, host_network: bool) -> None:
+def _container(container: Json) -> None:
     image = container.get("image", "")
-    tag = image.rsplit("/", 1)[-1].partition(":")[2]
-    always = "@" not in image and tag in ("", "latest")
-    container.setdefault("imagePullPolicy", "Always" if always else "IfNotPresent")
+    container.setdefault("imagePullPolicy", _pull_policy(image))
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
-    resources = container.setdefault("resources", {})
-    for name, value in (resources.get("limits") or {}).items():
-        resources.setdefault("requests", {}).setdefault(name, value)
+    container.setdefault("resources", {})
     for port in container.get("ports", ()):
         port.setdefault("protocol", "TCP")
-        if host_network:
-            port.setdefault("hostPort", port.get("containerPort"))
     for env in container.get("env", ()):
-        reference = (env.get("valueFrom") or {}).get("fieldRef")
-        if reference is not None:
-            reference.setdefault("apiVersion", "v1")
+        _reference(env.get("valueFrom") or {})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
         if name in container:
             _probe(container[name])
@@ -80,6 +76,13 @@ def _container(container: Json, host_network: bool) -> None:
         if isinstance(hook, dict) and "httpGet" in hook:
             hook["httpGet"].setdefault("path", "/")
             hook["httpGet"].setdefault("scheme", "HTTP")
+
+
+def _pull_policy(image: str) -> str:
+    """A moving tag is looked up each time."""
+    named, _, digest = image.partition("@")
+    tag = named.rsplit("/", 1)[-1].partition(":")[2]
+    return "Always" if tag == "latest" or (not tag and not digest) else "IfNotPresent"
 
 
 def _probe(probe: Json) -> None:
@@ -104,9 +107,23 @@ def _volume(volume: Json) -> None:
     items = [(volume.get("downwardAPI") or {}).get("items") or []]
     for source in (volume.get("projected") or {}).get("sources", ()):
         items.append((source.get("downwardAPI") or {}).get("items") or [])
+        if "serviceAccountToken" in source:
+            source["serviceAccountToken"].setdefault("expirationSeconds", HOUR_S)
     for item in [each for part in items for each in part]:
-        if "fieldRef" in item:
-            item["fieldRef"].setdefault("apiVersion", "v1")
+        _reference(item)
+    if "image" in volume:
+        volume["image"].setdefault("pullPolicy", _pull_policy(volume["image"].get("reference", "")))
+    claim = ((volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}).get("spec")
+    if claim is not None:
+        claim.setdefault("volumeMode", "Filesystem")
+
+
+def _reference(source: Json) -> None:
+    """A field of the pod, or of what a container asks for."""
+    if "fieldRef" in source:
+        source["fieldRef"].setdefault("apiVersion", "v1")
+    if "resourceFieldRef" in source:
+        source["resourceFieldRef"].setdefault("divisor", "0")
 
 
 def _admit_pod(store: Store, body: Json) -> None:
@@ -122,11 +139,21 @@ def _admit_pod(store: Store, body: Json) -> None:
             if each.body.get("globalDefault"):
                 item = each
                 spec["priorityClassName"] = each.body["metadata"]["name"]
-    spec["priority"] = int(item.body.get("value", 0)) if item else spec.get("priority", 0) if name else 0
+    priority = int(item.body.get("value", 0)) if item else spec.get("priority", 0) if name else 0
     policy = item.body.get("preemptionPolicy", "PreemptLowerPriority") if item else "PreemptLowerPriority"
-    spec.setdefault("preemptionPolicy", policy)
+    _only_by_class(body, "priority", "integer value of priority", priority)
+    _only_by_class(body, "preemptionPolicy", "string value of PreemptionPolicy", policy)
     _tolerate(spec)
     body["status"]["qosClass"] = quality(spec)
+
+
+def _only_by_class(body: Json, key: str, what: str, value: Any) -> None:
+    """What a PriorityClass decides cannot be written into a pod."""
+    given = body["spec"].get(key, value)
+    if given != value:
+        why = f"the {what} ({given}) must not be provided in pod spec; priority admission controller computed {value}"
+        raise forbidden("", "pods", body["metadata"].get("name", ""), f"{why} from the given PriorityClass name")
+    body["spec"][key] = value
 
 
 def _tolerate(spec: Json) -> None:
@@ -143,15 +170,21 @@ def _tolerates(toleration: Json, key: str) -> bool:
 
 def quality(spec: Json) -> str:
     """The pod's quality-of-service class."""
-    containers = [*spec.get("containers", ()), *spec.get("initContainers", ())]
+    holders = [*spec.get("containers", ()), *spec.get("initContainers", ())]
+    if spec.get("resources"):
+        holders = [spec]  # one budget for all
     guaranteed, any_set = True, False
-    for container in containers:
-        resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        any_set |= any(name in ("cpu", "memory") for name in (*limits, *requests))
+    for each in holders:
+        resources = each.get("resources") or {}
+        limits, requests = (_positive(resources.get(key) or {}) for key in ("limits", "requests"))
+        any_set |= bool(limits or requests)
         for name in ("cpu", "memory"):
             guaranteed &= name in limits and requests.get(name, limits[name]) == limits[name]
     return "BestEffort" if not any_set else "Guaranteed" if guaranteed else "Burstable"
+
+
+def _positive(amounts: Json) -> Json:
+    return {name: parse(amounts[name]) for name in ("cpu", "memory") if name in amounts and parse(amounts[name]) > 0}
 
 
 def _pod(body: Json) -> None:
@@ -162,6 +195,29 @@ def _pod(body: Json) -> None:
         status["podIP"] = status["podIPs"][0].get("ip", "")
     _pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
+    for container in [*spec.get("containers", ()), *spec.get("initContainers", ())]:
+        resources = container["resources"]
+        for name, value in (resources.get("limits") or {}).items():
+            resources.setdefault("requests", {}).setdefault(name, value)
+        for port in container.get("ports", ()) if spec.get("hostNetwork") else ():
+            port.setdefault("hostPort", port.get("containerPort"))
+    if (spec.get("resources") or {}).get("limits"):
+        spec["resources"]["requests"] = _asked_together(spec)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+
+
+def _asked_together(spec: Json) -> Json:
+    """What a pod with limits for all its containers together asks for."""
+    own, asked = spec["resources"], dict(spec["resources"].get("requests") or {})
+    for name in ("cpu", "memory"):
+        given = [(each.get("resources") or {}).get("requests") or {} for each in spec.get("containers", ())]
+        total = sum(amount(name, each[name]) for each in given if name in each)
+        if total:
+            asked.setdefault(name, write(name, total))
+    for name, value in own["limits"].items():
+        asked.setdefault(name, value)
+    return asked
 
 
 def _template(body: Json) -> None:
@@ -330,6 +386,13 @@ def _service(body: Json) -> None:
         spec.setdefault("internalTrafficPolicy", "Cluster")
     if spec["type"] in ("NodePort", "LoadBalancer"):
         spec.setdefault("externalTrafficPolicy", "Cluster")
+    if spec["type"] == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+    if spec["sessionAffinity"] == "ClientIP":
+        sticky = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
+        sticky.setdefault("timeoutSeconds", STICKY_S)
+    elif spec["sessionAffinity"] == "None":
+        spec.pop("sessionAffinityConfig", None)
 
 
 def _event(body: Json) -> None:

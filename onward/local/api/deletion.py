@@ -9,8 +9,9 @@ from typing import Any
 
 from onward.local.api import crds
 from onward.local.api.clock import now, now_text, parse
-from onward.local.api.request import DeleteOptions, Target
+from onward.local.api.request import DeleteOptions, Target, WriteOptions
 from onward.local.api.rest import Api
+from onward.local.api.settings import MANAGER
 from onward.local.api.status import conflict, forbidden, success
 from onward.local.api.store import Item, clone
 
@@ -78,10 +79,25 @@ def _propagation(new: Json, policy: str) -> None:
             finalizers.append(FOREGROUND)
         elif policy == "Orphan":
             finalizers.append(ORPHAN)
+    _set_finalizers(new, finalizers)
+
+
+def _set_finalizers(new: Json, finalizers: list[str]) -> None:
     if finalizers:
         new["metadata"]["finalizers"] = finalizers
     else:
         new["metadata"].pop("finalizers", None)
+
+
+async def drop_finalizer(api: Api, target: Target, name: str) -> None:
+    """What it stood for is done."""
+
+    def without(current: Item) -> Json:
+        new = clone(current.body)
+        _set_finalizers(new, [each for each in new["metadata"].get("finalizers") or () if each != name])
+        return new
+
+    await api.change(target, without, WriteOptions(field_manager=MANAGER))
 
 
 def _grace(kind: str, body: Json, asked: int | None) -> int:

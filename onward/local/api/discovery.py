@@ -26,16 +26,18 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryLi
 
 # (kind, group, version, verbs) of what a subresource takes and gives, where it is not the resource itself
 SUBKINDS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "attach": ("PodAttachOptions", "", "v1", ("create", "get")),
     "binding": ("Binding", "", "v1", ("create",)),
     "eviction": ("Eviction", "policy", "v1", ("create",)),
     "exec": ("PodExecOptions", "", "v1", ("create", "get")),
+    "portforward": ("PodPortForwardOptions", "", "v1", ("create", "get")),
     "scale": ("Scale", "autoscaling", "v1", ("get", "patch", "update")),
     "token": ("TokenRequest", "authentication.k8s.io", "v1", ("create",)),
     "log": ("Pod", "", "v1", ("get",)),
     "finalize": ("Namespace", "", "v1", ("update",)),
 }
 # Named by stock clusters, answered with 501 here; left out of discovery so that nobody is led on.
-UNSERVED = ("attach", "portforward", "proxy", "resize", "ephemeralcontainers")
+UNSERVED = ("proxy", "resize", "ephemeralcontainers")
 
 
 def group_version(group: str, version: str) -> str:

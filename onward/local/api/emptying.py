@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.local.api import crds
 from onward.local.api.clock import now_text
-from onward.local.api.deletion import delete
+from onward.local.api.deletion import delete, drop_finalizer
 from onward.local.api.registry import Resource
 from onward.local.api.request import DeleteOptions, Target, WriteOptions
 from onward.local.api.rest import Api
@@ -121,13 +121,4 @@ async def definition(api: Api, target: Target, item: Item) -> None:
         if resource is not None and not found.body["metadata"].get("deletionTimestamp"):
             await delete(api, Target(resource, namespace_, name, ""), DeleteOptions())
     if not api.store.objects.get(target.name):
-
-        def release(current: Item) -> Json:
-            new = clone(current.body)
-            left = [each for each in new["metadata"].get("finalizers") or () if each != CLEANUP]
-            new["metadata"]["finalizers"] = left
-            if not left:
-                del new["metadata"]["finalizers"]
-            return new
-
-        await api.change(target, release, OPTIONS)
+        await drop_finalizer(api, target, CLEANUP)

@@ -89,7 +89,9 @@ def _compare(schema: Schema, atomic: bool, old: Any, new: Any, path: Path, found
         before, after = _by_key(schema, old), _by_key(schema, new)
         deep = bool(before or after)
         for key in {**before, **after}:
-            _compare(items, items.atomic, before.get(key, ABSENT), after.get(key, ABSENT), (*path, key), found)
+            was, now = before.get(key, ABSENT), after.get(key, ABSENT)
+            repeated = isinstance(was, _Several) or isinstance(now, _Several)
+            _compare(items, items.atomic or repeated, was, now, (*path, key), found)
     if not path:
         return
     if old is ABSENT:
@@ -100,8 +102,21 @@ def _compare(schema: Schema, atomic: bool, old: Any, new: Any, path: Path, found
         found.changed.add(path)
 
 
+class _Several(list[Any]):
+    """Items that share one key: nobody can own parts of them."""
+
+
 def _by_key(schema: Schema, items: Any) -> Json:
-    return {item_key(schema, each): each for each in items} if isinstance(items, list) else {}
+    found: Json = {}
+    for each in items if isinstance(items, list) else ():
+        key = item_key(schema, each)
+        if key not in found:
+            found[key] = each
+        elif isinstance(found[key], _Several):
+            found[key].append(each)
+        else:
+            found[key] = _Several([found[key], each])
+    return found
 
 
 def members(schema: Schema, value: Any) -> set[Path]:

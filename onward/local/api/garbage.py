@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from onward.local.api import clock, crds, emptying
-from onward.local.api.deletion import FOREGROUND, ORPHAN, delete
+from onward.local.api.deletion import FOREGROUND, ORPHAN, delete, drop_finalizer
 from onward.local.api.request import DeleteOptions, Target, WriteOptions
 from onward.local.api.rest import Api
 from onward.local.api.settings import MANAGER
@@ -185,7 +185,7 @@ class Collector:
             blocking |= any(each["uid"] == uid and each.get("blockOwnerDeletion") for each in references)
             self._look(key)
         if not blocking:
-            await self._drop_finalizer(target, FOREGROUND)
+            await drop_finalizer(self.api, target, FOREGROUND)
 
     async def _orphan(self, target: Target, item: Item) -> None:
         uid = item.body["metadata"]["uid"]
@@ -194,18 +194,7 @@ class Collector:
             if dependent is not None:
                 kept = {each["uid"] for each in self.references.get(key, [])} - {uid}
                 await self._keep_owners(dependent, kept)
-        await self._drop_finalizer(target, ORPHAN)
-
-    async def _drop_finalizer(self, target: Target, name: str) -> None:
-        def compute(current: Item) -> Json:
-            new = clone(current.body)
-            left = [each for each in new["metadata"].get("finalizers") or () if each != name]
-            new["metadata"]["finalizers"] = left
-            if not left:
-                del new["metadata"]["finalizers"]
-            return new
-
-        await self.api.change(target, compute, WriteOptions(field_manager=MANAGER))
+        await drop_finalizer(self.api, target, ORPHAN)
 
 
 async def expire_events(api: Api) -> None:

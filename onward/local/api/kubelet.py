@@ -1,8 +1,8 @@
-"""Log and exec: handed on to the agent of the pod's node.
+"""Log, exec, attach and portforward: handed on to the agent of the pod's node.
 
 The node says in its annotation `onward.dev/kubelet` where its agent listens; both hold the secret in STATE/node.token.
-Logs are streamed as they come; exec is a WebSocket whose messages are passed on untouched, whatever protocol client and
-agent agree on.
+Logs are streamed as they come; the others are WebSockets whose messages are passed on untouched, whatever protocol
+client and agent agree on.
 """
 
 from __future__ import annotations
@@ -134,18 +134,23 @@ _refusals = Refusals()
 
 
 async def connect(api: Api, request: web.Request, target: Target) -> web.StreamResponse:
-    """exec: one WebSocket from the client, one to the agent."""
+    """exec, attach, portforward: one WebSocket from the client, one to the agent."""
     pod = api.get(target).body
-    container = container_of(pod, request.query.get("container", ""))
-    if not request.query.getall("command", []):
+    container = "" if target.subresource == "portforward" else container_of(pod, request.query.get("container", ""))
+    if target.subresource == "exec" and not request.query.getall("command", []):
         raise bad_request("you must specify at least 1 command for the container")
+    if target.subresource == "attach" and (wanted := [key for key in ("stdin", "tty") if _true(request, key)]):
+        raise not_supported(
+            f"attach with {' and '.join(wanted)} is not supported: containers have no standard input here; "
+            "use `kubectl exec -it` to start a shell beside it"
+        )
     base = agent_of(api, pod)
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise _refusals.recent(request.path_qs) or not_supported(
             f"{target.subresource} is served over WebSockets only, not SPDY; "
             "use kubectl 1.31 or newer, or a WebSocket client"
         )
-    url = f"{base}/{target.subresource}/{target.namespace}/{target.name}/{container}"
+    url = "/".join(filter(None, [base, target.subresource, target.namespace, target.name, container]))
     offered = [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if each.strip()]
     query = MultiDict((key, value) for key, value in request.query.items() if key != "container")
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
@@ -155,7 +160,7 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
                 url, params=query, protocols=offered, headers=_headers(api), max_msg_size=0, autoping=True
             )
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            raise _refusals.keep(request.path_qs, _why(error, pod, container)) from None
+            raise _refusals.keep(request.path_qs, _why(error, pod, container, target.subresource)) from None
         chosen = upstream.protocol
         client = web.WebSocketResponse(protocols=[chosen] if chosen else (), max_msg_size=0)
         await client.prepare(request)
@@ -171,16 +176,21 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
         return client
 
 
-def _why(error: Exception, pod: Json, container: str) -> ApiError:
+def _true(request: web.Request, key: str) -> bool:
+    return request.query.get(key) in ("true", "1")
+
+
+def _why(error: Exception, pod: Json, container: str, asked: str) -> ApiError:
     """What a failed handshake with the node's agent means."""
     node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
     if not isinstance(error, aiohttp.WSServerHandshakeError):
         return _unreachable(node, error)
     if error.status == 400:
-        return bad_request(f"container {container} of pod {name} does not run")
+        which = f"container {container} of pod {name}" if container else f"pod {name}"
+        return bad_request(f"{which} does not run")
     if error.status == 404:
         return ApiError(404, "NotFound", f"pod {name} does not run on node {node} (yet)")
-    return ApiError(500, "InternalError", f"the agent of node {node} refused exec with {error.status}")
+    return ApiError(500, "InternalError", f"the agent of node {node} refused {asked} with {error.status}")
 
 
 def _unreachable(node: str, error: Exception) -> ApiError:

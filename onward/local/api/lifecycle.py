@@ -45,6 +45,10 @@ def on_create(resource: Resource, body: Json) -> None:
             finalizers.append("customresourcecleanup.apiextensions.k8s.io")
     elif resource.key == "pods":
         body["status"] = {"phase": "Pending"}
+        if (body.get("spec") or {}).get("schedulingGates"):
+            gated = {"type": "PodScheduled", "status": "False", "lastProbeTime": None, "lastTransitionTime": now_text()}
+            text = "Scheduling is blocked due to non-empty scheduling gates"
+            body["status"]["conditions"] = [{**gated, "reason": "SchedulingGated", "message": text}]
     elif resource.key == "services":
         body["status"] = {"loadBalancer": {}}
     elif resource.key == "persistentvolumeclaims":

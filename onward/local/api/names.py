@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Any
 
@@ -14,6 +15,19 @@ LABEL_1035 = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 QUALIFIED = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 PATH_BAD = ("/", "%")
 
+CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+SEARCH = re.compile(r"_?[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?(?:\._?[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?)*")
+SYSCTL = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+
+CONFIG_KEY_TEXT = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
+    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+SEARCH_TEXT = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')"
+)
 SUBDOMAIN_TEXT = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
     "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
@@ -59,6 +73,48 @@ def label_1035_problem(name: str) -> str:
     if len(name) > 63:
         return "must be no more than 63 characters"
     return "" if LABEL_1035.fullmatch(name) else LABEL_1035_TEXT
+
+
+def search_problem(name: str) -> str:
+    """A search path of DNS: a subdomain whose parts may have underscores."""
+    if len(name) > 253:
+        return "must be no more than 253 characters"
+    return "" if SEARCH.fullmatch(name) else SEARCH_TEXT
+
+
+def config_key_problem(key: str) -> str:
+    """A key of a ConfigMap or a Secret."""
+    if len(key) > 253:
+        return "must be no more than 253 characters"
+    if not CONFIG_KEY.fullmatch(key):
+        return CONFIG_KEY_TEXT
+    if key in (".", ".."):
+        return f"must not be '{key}'"
+    return "must not start with '..'" if key.startswith("..") else ""
+
+
+def sysctl_problem(name: str) -> str:
+    good = len(name) <= 253 and re.fullmatch(SYSCTL, name)
+    return "" if good else f"must have at most 253 characters and match regex ^{SYSCTL}$"
+
+
+def check_address(text: str, field: str) -> list[Cause]:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return [wrong(field, text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
+    return []
+
+
+def check_name(named: Json, field: str, seen: set[str]) -> list[Cause]:
+    """The name of one of a list, each of which has its own."""
+    name = named.get("name", "")
+    if not name:
+        return [required(field)]
+    bad = label_problem(name)
+    if bad:
+        return [wrong(field, name, bad)]
+    return [duplicate(field, name)] if name in seen else []
 
 
 def path_problem(name: str) -> str:
@@ -175,6 +231,3 @@ def _owners(owners: list[Json]) -> list[Cause]:
         found = f'Found "true" in references for {controllers[0]} and {controllers[1]}'
         causes.append(wrong(field, owners, f"Only one reference can have Controller set to true. {found}"))
     return causes
-
-
-__all__ = ["check_labels", "check_meta", "duplicate", "subdomain_problem"]

@@ -232,7 +232,7 @@ class Api:
             shown = str(meta.get("name") or meta.get("generateName") or "")
             raise invalid(resource.group, resource.kind, shown[:300], causes)
         if resource.key == "pods":
-            options.warnings.extend(filter(None, [pods.hostname_warning(meta["name"])]))
+            options.warnings.extend(pods.warnings(body))
         if resource.key == crds.KEY:
             crds.accept(self.registry, body)
             if definitions.has_rules(body["spec"]) and rules.library() is None:

@@ -22,6 +22,7 @@ from onward.local.api.rest import Api
 from onward.local.api.server import Server
 from onward.local.api.settings import MANAGER, Settings
 from onward.local.api.store import Change, Store, StoreError
+from onward.local.daemon import LONGEST_LINE
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
@@ -133,7 +134,10 @@ async def serve(settings: Settings) -> AsyncIterator[Running]:
         await _first_objects(api)
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         server = Server(api, {admin: "admin", node: "onward:node"}, f"{shown}:{port}")
-        runner = web.AppRunner(server.app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        runner = web.AppRunner(
+            server.app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True,
+            max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
+        )  # fmt: skip
         await runner.setup()
         tasks = garbage.start(api)
         try:

@@ -1,4 +1,4 @@
-"""Subresources other than status: binding, eviction, scale, finalize, token; `kubelet.py` has log and exec."""
+"""Subresources other than status: binding, eviction, scale, finalize, token; `kubelet.py` has what nodes answer."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ BINDING = builtin_types().kind("core.Binding")
 EVICTION = builtin_types().kind("policy.Eviction")
 SCALE = builtin_types().kind("autoscaling.Scale")
 REASONS = {
-    "attach": "use `kubectl logs -f` to follow a container, `kubectl exec` to start something in it",
-    "portforward": "a pod's address (`kubectl get pod -o wide`) can be reached from this machine as it is",
     "ephemeralcontainers": "ephemeral containers need a container runtime; use `kubectl exec` into a running container",
     "resize": "resources of a running pod cannot be changed here; create the pod anew",
     "proxy": "the API server does not proxy HTTP to pods, services and nodes; connect to their address directly",
@@ -53,7 +51,7 @@ async def handle(server: Server, request: web.Request, target: Target) -> web.St
         raise not_supported(f"{target.resource.plural}/{sub} is not supported: {REASONS[sub]}")
     if sub == "log" and method == "GET":
         return await kubelet.log(server.api, request, target)
-    if sub == "exec":
+    if sub in ("exec", "attach", "portforward"):
         return await kubelet.connect(server.api, request, target)
     kind = {"POST": "CreateOptions", "PUT": "UpdateOptions"}.get(method, "PatchOptions")
     options = write_options(request.query, request.headers.get("User-Agent", ""), kind)

@@ -8,6 +8,7 @@ from typing import Any
 from onward.local.api import jsonpath
 from onward.local.api.clock import age
 from onward.local.api.columns import COLUMNS, EVENTS
+from onward.local.api.podcolumns import completion
 from onward.local.api.registry import Resource
 
 Json = dict[str, Any]
@@ -41,6 +42,8 @@ def row(resource: Resource, body: Json, include: str = "") -> Json:
         # A field that is missing where every sane object has it: one odd object must not hide the whole list.
         filled = [body["metadata"]["name"], *["<invalid>"] * (len(columns) - 1)]
     shown: Json = {"cells": filled, "object": None}
+    if resource.key == "pods" and (ending := completion(body)):
+        shown = {"cells": filled, "conditions": [ending], "object": None}
     if include == "Object":
         shown["object"] = body
     elif include != "None":

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import re
 from collections.abc import Callable
 from typing import Any
 
-from onward.local.api import crds, definitions, names, pods, structural
+from onward.local.api import crds, definitions, names, pods, services, structural
+from onward.local.api.podplacement import check_selector
 from onward.local.api.registry import Registry, Resource
 from onward.local.api.status import (
     Cause,
     Json,
-    duplicate,
     not_allowed,
     required,
+    shown,
     unsupported,
     wrong,
 )
@@ -35,7 +35,7 @@ def create(store: Store, registry: Registry, resource: Resource, body: Json) -> 
         pods.admit(store, body)
     causes += _own(resource, body)
     if resource.key == "services":
-        causes += _free_address(store, body)
+        causes += services.check_free(store, body)
     return causes
 
 
@@ -72,13 +72,8 @@ def _own(resource: Resource, body: Json) -> list[Cause]:
 
 
 def _key(field: str, key: str) -> list[Cause]:
-    if len(key) > 253 or not re.fullmatch(r"[-._a-zA-Z0-9]+", key) or key in (".", ".."):
-        why = (
-            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name', "
-            " or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-        )
-        return [wrong(f"{field}[{key[:100]}]", key, why)]
-    return []
+    bad = names.config_key_problem(key)
+    return [wrong(f"{field}[{key[:100]}]", key[:300], bad)] if bad else []
 
 
 def _config_map(body: Json) -> list[Cause]:
@@ -118,84 +113,13 @@ def _secret(body: Json) -> list[Cause]:
         "kubernetes.io/ssh-auth": ("ssh-privatekey",),
     }.get(body.get("type", ""), ())
     causes += [required(f"data[{key}]") for key in needed if key not in (body.get("data") or {})]
+    if body.get("type") == "kubernetes.io/basic-auth" and not {"username", "password"} & set(body.get("data") or {}):
+        causes += [required("data[username]"), required("data[password]")]
+    account = "kubernetes.io/service-account.name"
+    if body.get("type") == "kubernetes.io/service-account-token":
+        annotations = body["metadata"].get("annotations") or {}
+        causes += [required(f"metadata.annotations[{account}]")] if not annotations.get(account) else []
     return causes
-
-
-def _service(body: Json) -> list[Cause]:
-    causes: list[Cause] = []
-    spec = body.get("spec") or {}
-    kinds = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-    if spec.get("type") not in kinds:
-        causes.append(unsupported("spec.type", spec.get("type"), kinds))
-    headless = spec.get("clusterIP") == "None"
-    if not spec.get("ports") and not headless and spec.get("type") != "ExternalName":
-        causes.append(required("spec.ports"))
-    if spec.get("type") == "ExternalName" and not spec.get("externalName"):
-        causes.append(required("spec.externalName"))
-    seen: set[tuple[Any, Any]] = set()
-    many = len(spec.get("ports") or ()) > 1
-    named: set[str] = set()
-    for index, port in enumerate(spec.get("ports") or ()):
-        field = f"spec.ports[{index}]"
-        if many and not port.get("name"):
-            causes.append(required(f"{field}.name"))
-        if port.get("name"):
-            bad = names.label_problem(port["name"])
-            if bad:
-                causes.append(wrong(f"{field}.name", port["name"], bad))
-            if port["name"] in named:
-                causes.append(duplicate(f"{field}.name", port["name"]))
-            named.add(port["name"])
-        causes += pods.port_number(f"{field}.port", port.get("port", 0))
-        if isinstance(port.get("targetPort"), int):
-            causes += pods.port_number(f"{field}.targetPort", port["targetPort"])
-        if port.get("protocol") not in ("TCP", "UDP", "SCTP"):
-            causes.append(unsupported(f"{field}.protocol", port.get("protocol"), ("SCTP", "TCP", "UDP")))
-        own = (port.get("protocol"), port.get("port"))
-        if own in seen:
-            causes.append(duplicate(field, {"port": own[1], "protocol": own[0]}))
-        seen.add(own)
-    if spec.get("sessionAffinity") not in ("ClientIP", "None"):
-        causes.append(unsupported("spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None")))
-    causes += names.check_labels(spec.get("selector") or {}, "spec.selector")
-    address = spec.get("clusterIP")
-    if address and address != "None":
-        try:
-            ipaddress.ip_address(address)
-        except ValueError:
-            why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-            causes.append(wrong("spec.clusterIPs[0]", address, why))
-    return causes
-
-
-def _free_address(store: Store, body: Json) -> list[Cause]:
-    address = (body.get("spec") or {}).get("clusterIP")
-    if address in (None, "", "None"):
-        return []
-    for _, item in store.all("services"):
-        if (item.body.get("spec") or {}).get("clusterIP") == address:
-            return [
-                wrong(
-                    "spec.clusterIPs", [address], f"failed to allocate IP {address}: provided IP is already allocated"
-                )
-            ]
-    return _free_ports(store, body)
-
-
-def _free_ports(store: Store, body: Json) -> list[Cause]:
-    taken = {port.get("nodePort") for _, item in store.all("services") for port in item.body["spec"].get("ports") or ()}
-    return [
-        wrong(f"spec.ports[{index}].nodePort", port["nodePort"], "provided port is already allocated")
-        for index, port in enumerate((body.get("spec") or {}).get("ports") or ())
-        if port.get("nodePort") and port["nodePort"] in taken
-    ]
-
-
-def _service_change(new: Json, old: Json) -> list[Cause]:
-    before, after = (old.get("spec") or {}).get("clusterIP"), (new.get("spec") or {}).get("clusterIP")
-    if before and before != after and (new.get("spec") or {}).get("type") != "ExternalName":
-        return [wrong("spec.clusterIPs[0]", [after], "may not change once set")]
-    return []
 
 
 def _workload(body: Json) -> list[Cause]:
@@ -208,12 +132,17 @@ def _workload(body: Json) -> list[Cause]:
         selector = {"matchLabels": selector} if selector else None
     if body["kind"] != "Job":
         labels = (template.get("metadata") or {}).get("labels") or {}
-        if not selector:
+        bad = check_selector(selector, "spec.selector")
+        causes += bad
+        if selector is None:
             causes.append(required("spec.selector"))
-        if not selector or not names_match(selector, labels):
+        elif not selector and body["kind"] != "ReplicationController":
+            why = f"empty selector is invalid for {body['kind'].lower()}"
+            causes.append(wrong("spec.selector", {}, why))
+        if not bad and selector != {} and (not selector or not names_match(selector, labels)):
             why = "`selector` does not match template `labels`"
             causes.append(wrong("spec.template.metadata.labels", labels or None, why))
-    causes += pods.check_spec(template.get("spec") or {}, "spec.template.spec")
+    causes += pods.check_spec(template.get("spec") or {}, "spec.template.spec", template=True)
     policy = (template.get("spec") or {}).get("restartPolicy")
     allowed = ("OnFailure", "Never") if body["kind"] == "Job" else ("Always",)
     if body["kind"] == "Job" and policy == "Always":
@@ -282,13 +211,42 @@ def _priority_change(new: Json, old: Json) -> list[Cause]:
 
 def _node(body: Json) -> list[Cause]:
     causes: list[Cause] = []
+    seen: set[tuple[Any, Any]] = set()
     for index, taint in enumerate((body.get("spec") or {}).get("taints") or ()):
         field, key = f"metadata.taints[{index}]", taint.get("key", "")
         causes += [wrong(f"{field}.key", key, bad) for bad in names.key_problems(key)]
         effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
         if taint.get("effect") not in effects:
             causes.append(unsupported(f"{field}.effect", taint.get("effect", ""), effects))
+        if (key, taint.get("effect")) in seen:
+            why = f"Duplicate value: {shown(taint)}: taints must be unique by key and effect pair"
+            causes.append(Cause("FieldValueDuplicate", why, field))
+        seen.add((key, taint.get("effect")))
     return causes
+
+
+def _budget(body: Json) -> list[Cause]:
+    spec, causes = body.get("spec") or {}, list[Cause]()
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        given = {key: spec[key] for key in ("minAvailable", "maxUnavailable")}
+        causes.append(wrong("spec", given, "minAvailable and maxUnavailable cannot be both set"))
+    for key in ("minAvailable", "maxUnavailable"):
+        if key in spec:
+            causes += _share(spec[key], f"spec.{key}")
+    return causes + check_selector(spec.get("selector"), "spec.selector")
+
+
+def _share(value: int | str, field: str) -> list[Cause]:
+    """A number of pods, or so many in a hundred."""
+    if isinstance(value, int):
+        return [wrong(field, value, "must be greater than or equal to 0")] if value < 0 else []
+    if not re.fullmatch(r"[0-9]+%", value):
+        why = (
+            "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', "
+            "regex used for validation is '[0-9]+%')"
+        )
+        return [wrong(field, value, why)]
+    return [wrong(field, value, "must not be greater than 100%")] if int(value[:-1]) > 100 else []
 
 
 def _claim(body: Json) -> list[Cause]:
@@ -318,8 +276,9 @@ CHECKS: dict[str, Callable[[Json], list[Cause]]] = {
     "pods": lambda body: pods.check_spec(body.get("spec") or {}, "spec"),
     "configmaps": _config_map,
     "secrets": _secret,
-    "services": _service,
+    "services": services.check,
     "nodes": _node,
+    "poddisruptionbudgets.policy": _budget,
     "persistentvolumeclaims": _claim,
     "deployments.apps": _workload,
     "replicasets.apps": _workload,
@@ -338,7 +297,7 @@ CHECKS: dict[str, Callable[[Json], list[Cause]]] = {
 }
 IMMUTABLE: dict[str, Callable[[Json, Json], list[Cause]]] = {
     "pods": pods.check_update,
-    "services": _service_change,
+    "services": services.check_update,
     "configmaps": _immutable_data,
     "secrets": _immutable_data,
     "deployments.apps": _selector_change,

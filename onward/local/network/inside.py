@@ -51,3 +51,7 @@ class Inside:
             sock.close()
             raise
         return sock
+
+    def close(self) -> None:
+        """No more sockets are made; those that were live on."""
+        self._thread.shutdown(wait=False)

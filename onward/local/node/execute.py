@@ -32,7 +32,7 @@ async def serve(request: web.Request, place: Path, container: str, pid: int, com
     session = _Session(socket, tty, query.get("stdin") in ("true", "1"))
     try:
         code = await session.run(_helper(place, container, pid, command))
-        await _send(socket, ERROR, json.dumps(_status(code)).encode())
+        await send(socket, ERROR, json.dumps(status_of(code)).encode())
     finally:
         session.end()
         await socket.close()
@@ -47,7 +47,7 @@ def _helper(place: Path, container: str, pid: int, command: list[str]) -> list[s
     return [sys.executable, "-E", "-S", "-c", code, str(place), container, str(pid), *command]
 
 
-def _status(code: int) -> dict[str, object]:
+def status_of(code: int) -> dict[str, object]:
     """A metav1.Status; clients read the exit code out of its causes."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
@@ -61,7 +61,7 @@ def _status(code: int) -> dict[str, object]:
     }
 
 
-async def _send(socket: web.WebSocketResponse, channel: int, data: bytes) -> None:
+async def send(socket: web.WebSocketResponse, channel: int, data: bytes) -> None:
     if not socket.closed:
         try:
             await socket.send_bytes(bytes([channel]) + data)
@@ -124,7 +124,7 @@ class _Session:
 
     async def _pump(self, reader: asyncio.StreamReader, channel: int) -> None:
         while data := await reader.read(BLOCK):
-            await _send(self._socket, channel, data)
+            await send(self._socket, channel, data)
 
     async def _pump_terminal(self) -> None:
         loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class _Session:
         loop.add_reader(self._terminal, readable)
         try:
             while data := await queue.get():
-                await _send(self._socket, STDOUT, data)
+                await send(self._socket, STDOUT, data)
         finally:
             loop.remove_reader(self._terminal)
 

@@ -110,7 +110,7 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         )
     env = _environment(inputs, c)
     try:
-        mounts = volumes.mounts(c, sources, env)
+        mounts = volumes.mounts(c, sources, env, volumes.fixed(pod))
     except volumes.MountError as e:
         raise CreateError(name, "CreateContainerConfigError", str(e)) from e
     if mounts and not linux.may_mount():

@@ -11,7 +11,8 @@ from pathlib import Path
 from aiohttp import web
 
 from onward.kube.objects import read_stamp
-from onward.local.node import execute, logs
+from onward.local.daemon import LONGEST_LINE
+from onward.local.node import attach, execute, logs, portforward
 from onward.local.node.agent import Agent
 from onward.local.node.sandbox import Local
 
@@ -28,6 +29,8 @@ class NodeServer:
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
         app.router.add_post("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/attach/{namespace}/{pod}/{container}", self._attach)
+        app.router.add_get("/portforward/{namespace}/{pod}", self._port_forward)
         return app
 
     @web.middleware
@@ -79,15 +82,37 @@ class NodeServer:
         await answer.write_eof()
         return answer
 
-    async def _exec(self, request: web.Request) -> web.StreamResponse:
+    def _running(self, request: web.Request) -> tuple[Local, str, int]:
+        """The pod, the name of a container that runs, and its pid."""
         pod, name = self._find(request), request.match_info["container"]
         known = (pod.facts.get("containers") or {}).get(name)
         if known is None or not known.get("pid"):
             raise web.HTTPBadRequest(text=f"container {name} of {pod.key} does not run\n")
+        return pod, name, int(known["pid"])
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        pod, name, _ = self._running(request)
+
+        def running() -> bool:
+            return _runs(pod, name) and pod.uid in self._agent.locals
+
+        return await attach.serve(request, logs.files(pod.place, name, previous=False), running)
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        pod, name, pid = self._running(request)
         command = request.query.getall("command", [])
         if not command:
             raise web.HTTPBadRequest(text="you must specify at least 1 command for the container\n")
-        return await execute.serve(request, pod.place, name, int(known["pid"]), command)
+        return await execute.serve(request, pod.place, name, pid, command)
+
+    async def _port_forward(self, request: web.Request) -> web.StreamResponse:
+        pod = self._find(request)
+        pids = [known["pid"] for known in (pod.facts.get("containers") or {}).values() if known.get("pid")]
+        try:
+            ways = portforward.Pod(pod.key, pod.address, int(pids[0]))
+        except (IndexError, OSError) as e:
+            raise web.HTTPBadRequest(text=f"{pod.key} does not run\n") from e
+        return await portforward.serve(request, ways)
 
 
 def _runs(pod: Local, container: str) -> bool:
@@ -114,7 +139,12 @@ def _wanted(query: Mapping[str, str]) -> logs.Wanted:
 
 
 async def listen(agent: Agent, token_file: Path, sock: socket.socket) -> web.AppRunner:
-    runner = web.AppRunner(NodeServer(agent, token_file).application(), access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(
+        NodeServer(agent, token_file).application(),
+        access_log=None,
+        handler_cancellation=True,
+        max_line_size=LONGEST_LINE,
+    )
     await runner.setup()
     site = web.SockSite(runner, sock)
     await site.start()

@@ -68,7 +68,11 @@ def _source(setting: Setting, volume: Obj) -> str:
     own = setting.place / "volumes" / name
     if any(kind in volume for kind in FILES):
         own.mkdir(parents=True, exist_ok=True)
-        write_files(own, _files(setting, volume))
+        user, group = owners(setting.pod)
+        files = _files(setting, volume)
+        if group is not None:
+            files = {path: (content, mode | 0o440) for path, (content, mode) in files.items()}
+        write_files(own, files, user, group)
         return str(own)
     if "emptyDir" in volume:
         return _empty_dir(setting, name, volume["emptyDir"] or {}, own)
@@ -84,6 +88,26 @@ def _source(setting: Setting, volume: Obj) -> str:
     raise MountError(f'volume "{name}": {kind} volumes are not provided on one machine; use hostPath, emptyDir or nfs')
 
 
+def fixed(pod: Obj) -> set[str]:
+    """Volumes that containers cannot write to, whatever their mounts say."""
+    found = set()
+    for volume in pod["spec"].get("volumes") or []:
+        if any(kind in volume for kind in FILES) or (volume.get("nfs") or {}).get("readOnly"):
+            found.add(volume["name"])
+    return found
+
+
+def owners(pod: Obj) -> tuple[int | None, int | None]:
+    """User and group that files are given to: the one user all containers run as, and `fsGroup`."""
+    if os.geteuid() != 0:
+        return None, None
+    spec = pod["spec"]
+    of_pod = spec.get("securityContext") or {}
+    every = [*(spec.get("initContainers") or []), *spec["containers"]]
+    users = {(c.get("securityContext") or {}).get("runAsUser", of_pod.get("runAsUser")) for c in every}
+    return users.pop() if len(users) == 1 else None, of_pod.get("fsGroup")
+
+
 def memory_place(cluster: str, uid: str) -> Path:
     return SHARED_MEMORY / f"{cluster}-{uid}"
 
@@ -96,6 +120,10 @@ def _empty_dir(setting: Setting, name: str, spec: Obj, own: Path) -> str:
     if spec.get("medium") == "Memory" and linux.may_mount() and not os.path.ismount(own):
         size = f",size={quantity.whole(spec['sizeLimit'])}" if spec.get("sizeLimit") else ""
         linux.mount("onward", str(own), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777{size}")
+    _, group = owners(setting.pod)
+    if group is not None:
+        os.chown(own, -1, group)
+        own.chmod(0o2777)
     return str(own)
 
 
@@ -179,7 +207,8 @@ def _files(setting: Setting, volume: Obj) -> dict[str, tuple[bytes, int]]:
                 whole |= _downward(setting, given)
             elif kind == "serviceAccountToken":
                 token = setting.tokens.get(given.get("audience") or "", "")
-                whole[given["path"]] = (token.encode(), 0o600 if os.geteuid() == 0 else mode)
+                private = any(each is not None for each in owners(setting.pod))
+                whole[given["path"]] = (token.encode(), 0o600 if private else mode)
             else:
                 raise MountError(f'volume "{volume["name"]}": projected {kind} is not provided on one machine')
     return whole
@@ -229,7 +258,9 @@ def _downward(setting: Setting, spec: Obj) -> dict[str, tuple[bytes, int]]:
     return found
 
 
-def write_files(place: Path, files: dict[str, tuple[bytes, int]]) -> None:
+def write_files(
+    place: Path, files: dict[str, tuple[bytes, int]], user: int | None = None, group: int | None = None
+) -> None:
     """All at once: a reader sees the old files or the new ones."""
     current = place / "..data"
     if current.exists() and _read(current) == files:
@@ -241,6 +272,8 @@ def write_files(place: Path, files: dict[str, tuple[bytes, int]]) -> None:
             raise MountError(f"the path {path!r} leaves its volume")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+        if user is not None or group is not None:
+            os.chown(file, -1 if user is None else user, -1 if group is None else group)
         file.chmod(mode)
     new.mkdir(exist_ok=True)
     old = os.readlink(current) if current.is_symlink() else None
@@ -265,8 +298,8 @@ def _read(place: Path) -> dict[str, tuple[bytes, int]]:
     return found
 
 
-def mounts(container: Obj, sources: Mapping[str, str], env: Mapping[str, str]) -> list[Obj]:
-    """The bind mounts of a container, outer ones first."""
+def mounts(container: Obj, sources: Mapping[str, str], env: Mapping[str, str], fixed: set[str]) -> list[Obj]:
+    """The bind mounts of a container, outer ones first. `fixed`: volumes that are for reading."""
     found = []
     for entry in container.get("volumeMounts") or []:
         if entry["name"] not in sources:
@@ -283,7 +316,8 @@ def mounts(container: Obj, sources: Mapping[str, str], env: Mapping[str, str]) -
         target = entry["mountPath"]
         if os.path.exists(target):
             target = os.path.realpath(target)
-        found.append({"source": source, "target": target, "readonly": bool(entry.get("readOnly"))})
+        readonly = bool(entry.get("readOnly")) or entry["name"] in fixed
+        found.append({"source": source, "target": target, "readonly": readonly})
     return sorted(found, key=lambda m: m["target"].count("/"))
 
 

@@ -1,65 +1,34 @@
-"""The API server as a process, and plain HTTP to it: what tests use to start, kill and ask it."""
+"""Plain HTTP to our API server: what tests use to ask it."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
-import socket
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from apiprocess import ServerProcess
+
 Json = dict[str, Any]
-START_S = 20.0
 
 
-class ApiProcess:
-    """`python -m onward.local.api` with a state directory."""
+class ApiProcess(ServerProcess):
+    """The server, and plain HTTP to it."""
 
     ours = True
 
     def __init__(self, state: Path, *flags: str) -> None:
-        self.state, self.flags = state, flags
-        self.process: subprocess.Popen[str] | None = None
-        self.port = 0
+        super().__init__(state, *flags)
         self.token = ""
         self._kept = threading.local()
 
     def start(self) -> None:
-        log = open(self.state / "server.log", "a", encoding="utf-8")  # noqa: SIM115 - the child owns it
-        command = [sys.executable, "-m", "onward.local.api", "--state", str(self.state), *self.flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        log.close()
-        assert self.process.stdout is not None
-        watchdog = threading.Timer(START_S, self.process.kill)
-        watchdog.start()
-        line = self.process.stdout.readline()
-        watchdog.cancel()
-        assert "onward API server at" in line, (line, (self.state / "server.log").read_text())
-        self.port = int(line.split(";")[0].rsplit(":", 1)[1])
+        super().start()
         self.token = (self.state / "admin.token").read_text().strip()
         self.context = ssl.create_default_context(cafile=str(self.state / "ca.crt"))
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(20)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def stop(self) -> int:
-        assert self.process is not None
-        self.process.terminate()
-        code = self.process.wait(20)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
 
     def connect(self, timeout: float = 30) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=self.context)
@@ -111,18 +80,9 @@ class ApiProcess:
             connection.close()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def pod(name: str, **spec: Any) -> Json:
     container = {"name": "main", "image": "busybox", "command": ["true"]}
     return {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"containers": [container], **spec},
     }  # fmt: skip
-
-
-PATH = os.environ.get("PATH", "")

@@ -9,14 +9,15 @@ import secrets
 import shutil
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
-from apiserver import ApiProcess, free_port
+from apiserver import ApiProcess
+from kernel import free_port
 from replay import Server
+from waiting import until
 
 START_S = 60.0
 
@@ -102,10 +103,7 @@ def started(assets: Path, folder: Path) -> Iterator[Server]:
     try:
         for command in (etcd, server):
             processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-        deadline = time.monotonic() + START_S
-        while not _ready(found):
-            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-            time.sleep(0.2)  # between polls, bounded by the deadline
+        until(lambda: _ready(found), lambda: f"it is ready\n{(folder / 'log').read_text()[-2000:]}", START_S)
         if found.controllers:
             command = [
                 str(manager), "--kubeconfig", str(_kubeconfig(folder, port, token)), "--secure-port", "0",

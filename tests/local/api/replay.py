@@ -13,12 +13,12 @@ import importlib.util
 import json
 import re
 import ssl
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from waiting import within
 
 Json = dict[str, Any]
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "WATCH")
@@ -119,12 +119,15 @@ class Replay:
 
     def _step(self, step: Json) -> str:
         method = next(each for each in METHODS if each in step)
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        problem = ""
+
+        def right() -> bool:
+            nonlocal problem
             problem = self._once(step, method)
-            if not problem or not step.get("eventually") or time.monotonic() > deadline:
-                return problem
-            time.sleep(0.05)  # between polls of a state, bounded by the deadline
+            return not problem
+
+        within(PATIENCE_S if step.get("eventually") else 0.0, right)
+        return problem
 
     def _once(self, step: Json, method: str) -> str:
         path, headers = self._fill(step[method]), dict(self._fill(step.get("headers", {})))

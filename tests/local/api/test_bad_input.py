@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from apiserver import ApiProcess, free_port, pod
+from apiserver import ApiProcess, pod
+from kernel import free_port
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -6,13 +6,13 @@ import contextlib
 import http.client
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apiserver import ApiProcess
+from waiting import until, within
 
 BROKEN = (OSError, http.client.HTTPException, json.JSONDecodeError)
 BASE = "/api/v1/namespaces/default/configmaps"
@@ -102,11 +102,12 @@ def _storm(folder: Path, kills: int) -> None:
             thread.start()
         for _ in range(kills):
             goal = [writer.acknowledged + 20 for writer in writers]
-            deadline = time.monotonic() + PATIENCE_S
-            while any(writer.acknowledged < wanted for writer, wanted in zip(writers, goal, strict=True)):
-                assert time.monotonic() < deadline, "the writers do not get on"
+
+            def reached(goal: list[int] = goal) -> bool:
                 assert all(thread.is_alive() for thread in writers), "a writer found something lost"
-                time.sleep(0.01)  # polling a counter, bounded by the deadline
+                return all(writer.acknowledged >= wanted for writer, wanted in zip(writers, goal, strict=True))
+
+            until(reached, "the writers get on", PATIENCE_S)
             port = api.port
             api.kill()
             api.start()
@@ -115,9 +116,8 @@ def _storm(folder: Path, kills: int) -> None:
         for writer in writers:
             writer.join(PATIENCE_S)
         final = {f"counter{i}": int(api.ok("GET", f"{BASE}/counter{i}")["data"]["n"]) for i in range(3)}
-        deadline = time.monotonic() + PATIENCE_S
-        while any(watcher.seen != final for watcher in watchers) and time.monotonic() < deadline:
-            time.sleep(0.01)  # the last events are on their way, bounded by the deadline
+        # The last events are on their way.
+        within(PATIENCE_S, lambda: all(watcher.seen == final for watcher in watchers))
         over.set()
         for watcher in watchers:
             watcher.join(PATIENCE_S)

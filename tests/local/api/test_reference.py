@@ -96,7 +96,7 @@ def _walk_subresource(api: ApiProcess, path: str, sub: str) -> None:
         assert api.ok("PUT", path, found)["kind"] == found["kind"]
     elif sub == "log":
         assert api.call("GET", path) == (204, {}), "a pod without a node has said nothing"
-    elif sub == "exec":
+    elif sub in ("exec", "attach", "portforward"):
         code, answer = api.call("GET", f"{path}?command=x")
         assert code in (400, 501), "a pod without a node has nobody to ask"
         assert answer["message"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import yaml
 from apiserver import ApiProcess
 from realserver import from_kubeconfig, started
 from replay import METHODS, PATIENCE_S, Replay, Server
+from waiting import until
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "transcript").glob("*.yaml"))
@@ -55,10 +55,8 @@ def _replay(server: Server, file: Path) -> Replay:
     accounts = f"/api/v1/namespaces/{name}/serviceaccounts"
     if not server.controllers:  # nobody else makes the account that pods run as
         server.ask("POST", accounts, b'{"metadata":{"name":"default"}}', {})
-    deadline = time.monotonic() + PATIENCE_S
-    while server.ask("GET", f"{accounts}/default", None, {})[0] != 200:
-        assert time.monotonic() < deadline, f"namespace {name} has no account for pods after {PATIENCE_S:.0f} s"
-        time.sleep(0.05)  # between polls, bounded by the deadline
+    account = f"{accounts}/default"
+    until(lambda: server.ask("GET", account, None, {})[0] == 200, "pods have an account there", PATIENCE_S)
     replay = Replay(server, {"ns": name})
     try:
         replay.run(file)

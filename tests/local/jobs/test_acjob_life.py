@@ -15,7 +15,7 @@ SCRIPT = """
 import os, pathlib, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "at", os.environ["MASTER_ADDR"], flush=True)
 while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.05)
+    time.sleep(0.05)  # runs until the test says that it is done
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 from waiting import until_async
@@ -99,15 +100,22 @@ def test_a_client_goes_over_when_its_pod_has_gone() -> None:
 
 
 def test_only_a_silent_client_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(datagrams, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(datagrams, "LOOK_S", 0.02)
-    monkeypatch.setattr(datagrams, "IDLE_S", 0.5)
 
     async def story(front: Datagrams, client: socket.socket, backs: list[Back], one: Echo, two: Echo) -> None:
-        client.send(b"x")
-        assert await heard(client) == b"one:x"
+        for word in (b"x", b"y", b"z"):  # more than a minute in all, and never silent for a minute
+            client.send(word)
+            assert await heard(client) == b"one:" + word
+            clock[0] += 0.7 * datagrams.IDLE_S
+            timer = front._timer
+            await until_async(lambda timer=timer: front._timer is not timer, "it has looked")
+        assert len(one.sources) == 1
+        clock[0] += datagrams.IDLE_S
         await until_async(lambda: not front._links, "it was silent")
-        client.send(b"y")
-        assert await heard(client) == b"one:y"
+        client.send(b"back")
+        assert await heard(client) == b"one:back"
         assert len(one.sources) == 2
 
     tell(story)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from onecluster import ROOT, OneCluster, alive
+from kernel import alive
+from onecluster import ROOT, OneCluster
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: gangs as people see them")
 

@@ -10,21 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from onecluster import OneCluster, alive, onward_local
+from kernel import alive
+from onecluster import OneCluster, a_pod, onward_local
 
 from onward.kube.objects import NODES
 from onward.local.plan import cluster_id
 from onward.local.up import is_ready
 
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: NAME}
-spec:
-  terminationGracePeriodSeconds: 1
-  nodeSelector: {kubernetes.io/hostname: NODE}
-  containers: [{name: c, image: none, command: [sleep, "600"]}]
-"""
+
+def pod_on(node: str, name: str) -> str:
+    return a_pod(name, grace=1, nodeSelector={"kubernetes.io/hostname": node})
 
 
 def node(cluster: OneCluster, name: str) -> dict[str, Any]:
@@ -47,7 +42,7 @@ def healed(cluster: OneCluster) -> Iterator[OneCluster]:
 
 
 def test_a_node_that_stops(healed: OneCluster) -> None:
-    healed.apply(POD.replace("NAME", "chaos-stop").replace("NODE", "node-2"))
+    healed.apply(pod_on("node-2", "chaos-stop"))
     healed.ready("chaos-stop")
     [pid] = [p for p in healed.pids("chaos-stop") if alive(p)][:1]
     onward_local("chaos", "stop", "node-2", state=healed.state)
@@ -75,7 +70,7 @@ def connected(cluster: OneCluster, number: int) -> bool:
 
 
 def test_a_node_that_is_cut_off(healed: OneCluster) -> None:
-    healed.apply(POD.replace("NAME", "chaos-cut").replace("NODE", "node-1"))
+    healed.apply(pod_on("node-1", "chaos-cut"))
     healed.ready("chaos-cut")
     pids, place = healed.pids("chaos-cut"), healed.state / "nodes" / "node-1"
     assert connected(healed, 1)
@@ -94,12 +89,12 @@ def test_a_node_that_is_cut_off(healed: OneCluster) -> None:
 
 
 def test_drain_and_sub_health(healed: OneCluster) -> None:
-    healed.apply(POD.replace("NAME", "chaos-drain").replace("NODE", "node-1"))
+    healed.apply(pod_on("node-1", "chaos-drain"))
     healed.ready("chaos-drain")
     onward_local("chaos", "drain", "node-1", state=healed.state)
     healed.gone("chaos-drain")
     assert node(healed, "node-1")["spec"]["unschedulable"] is True
-    healed.apply(POD.replace("NAME", "chaos-waits").replace("NODE", "node-1"))
+    healed.apply(pod_on("node-1", "chaos-waits"))
     healed.event("chaos-waits", "1 node(s) were unschedulable")
     onward_local("chaos", "sub-health", "node-1", "--text", "fan slow", state=healed.state)
     condition = next(c for c in node(healed, "node-1")["status"]["conditions"] if c["type"] == "SubHealthy")

@@ -9,22 +9,15 @@ import signal
 import socket
 
 import pytest
-from onecluster import OneCluster, alive
+from kernel import alive
+from onecluster import OneCluster, a_pod
 
-RUNS = """
-apiVersion: v1
-kind: Pod
-metadata: {name: kill-runs}
-spec:
-  terminationGracePeriodSeconds: 0
-  nodeSelector: {kubernetes.io/hostname: node-1}
-  containers: [{name: c, image: none, command: [sleep, "600"]}]
-"""
+ON_NODE_1 = {"kubernetes.io/hostname": "node-1"}
 
 
 @pytest.fixture(scope="module")
 def runs(cluster: OneCluster) -> OneCluster:
-    cluster.apply(RUNS)
+    cluster.apply(a_pod("kill-runs", nodeSelector=ON_NODE_1))
     cluster.ready("kill-runs")
     return cluster
 
@@ -36,11 +29,7 @@ def test_kill_9_of(runs: OneCluster, part: str) -> None:
     os.kill(old, signal.SIGKILL)
     runs.until(lambda: runs.part(part) != old and alive(runs.part(part)), f"a new {part}")
     name = f"kill-after-{part}"
-    runs.apply(
-        RUNS.replace("kill-runs", name)
-        .replace('[sleep, "600"]', '["true"]')
-        .replace("spec:", "spec:\n  restartPolicy: Never")
-    )
+    runs.apply(a_pod(name, "true", restartPolicy="Never", nodeSelector=ON_NODE_1))
     runs.phase(name, "Succeeded")  # the cluster still schedules and runs pods
     assert runs.pids("kill-runs") == before
     assert alive(before[0])

@@ -8,25 +8,18 @@ import random
 import signal
 
 import pytest
-from onecluster import OneCluster, alive
+from kernel import alive
+from onecluster import OneCluster, a_pod
 
 from onward.kube.objects import PODS, name_of
 from onward.local.plan import cluster_id
 
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: NAME, labels: {app: LABEL}}
-spec:
-  terminationGracePeriodSeconds: 1
-  tolerations: [{operator: Exists, effect: NoExecute}]  # a node that is slow to come back must not cost a pod
-  containers: [{name: c, image: none, command: [sleep, "600"]}]
-"""
 PARTS = ("node-1", "node-2", "controllers", "network", "api", "supervisor", "guard")
 
 
 def pod(name: str, label: object) -> str:
-    return POD.replace("NAME", name).replace("LABEL", f"storm-{label}")
+    patient = [{"operator": "Exists", "effect": "NoExecute"}]  # a node that is slow to come back must not cost a pod
+    return a_pod(name, grace=1, labels={"app": f"storm-{label}"}, tolerations=patient)
 
 
 @pytest.mark.nightly

@@ -30,10 +30,17 @@ def test_volumes(pods: OneCluster) -> None:
     assert lines[5:11] == ["s3cret", 'app="files"', "1500", "from nfs", "twoonward", "same time"]
     assert lines[11].endswith("Read-only file system")
     assert lines[12] == "read only"
+    assert lines[13].endswith("Read-only file system")
+    assert lines[14] == "map, too"
     pods.call(pods.client.patch(CONFIGMAPS, "files-map", {"data": {"a": "changed"}}, "default"))
     pods.phase("files-volumes", "Succeeded")
     assert pods.logs("files-volumes").endswith("changed")
     pods.until(lambda: not MOUNTS.exists(), "the places of its volumes are taken away again")
+
+
+def test_a_user_of_its_own_reads_its_files(pods: OneCluster) -> None:
+    pods.phase("files-user", "Succeeded")
+    assert pods.logs("files-user").splitlines() == ["s3cret", "0", "1234 1236"]
 
 
 def test_environment(pods: OneCluster) -> None:

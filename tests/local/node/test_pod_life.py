@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
-from onecluster import RUN, OneCluster, alive
+from kernel import alive
+from onecluster import RUN, OneCluster
 
 HOOKS = Path(tempfile.gettempdir()) / f"onward-test-hooks-{RUN}"  # seen from outside when its pod is gone
 TEMPLATE = """
@@ -60,7 +60,7 @@ PODS = [
         "    readinessProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, timeoutSeconds: 5}"),
     pod("life-hooks", "until test -s /data/post; do sleep 0.05; done; cat /data/post; "
         "trap 'cat /data/pre > /data/told; exit 0' TERM; while :; do sleep 0.05; done",
-        restart="Always", grace=20,
+        restart="Always", grace=600,
         pod=f"volumes: [{{name: d, hostPath: {{path: {HOOKS}}}}}]",
         container="volumeMounts: [{name: d, mountPath: /data}]\n"
         "    lifecycle: {postStart: {exec: {command: [sh, -c, echo post > /data/post]}}, "
@@ -174,12 +174,10 @@ def test_startup_then_readiness(pods: OneCluster) -> None:
 
 def test_hooks(pods: OneCluster) -> None:
     pods.until(lambda: pods.logs("life-hooks") == "post\n" if pods.container("life-hooks") else "", "postStart")
-    began = time.monotonic()
     pods.delete("life-hooks")
-    pods.gone("life-hooks")
+    pods.gone("life-hooks")  # by itself: its grace period is much longer than this waits
     assert (HOOKS / "told").read_text() == "pre\n", "preStop before SIGTERM"
     shutil.rmtree(HOOKS)
-    assert time.monotonic() - began < 15, "it ended by itself, long before its grace period"
 
 
 def test_several_containers(pods: OneCluster) -> None:

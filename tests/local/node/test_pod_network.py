@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from kubernetes import client
+from kubernetes.config import load_kube_config
+from kubernetes.stream import portforward
 from onecluster import OneCluster
 
 from onward.kube.objects import NODES
@@ -17,37 +22,28 @@ SERVER = (
 )
 ASK = """
 import json, socket, ssl, sys, time, urllib.request
+def patiently(ask, limit_s=20):  # others may be there later than we are, and packets get lost
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            return ask()
+        except OSError as e:
+            if time.monotonic() >= deadline:
+                return str(e)
+            time.sleep(0.1)
 def get(url):
-    for _ in range(100):
-        try:
-            return urllib.request.urlopen(url, timeout=5).status
-        except OSError as e:
-            why = str(e)
-            time.sleep(0.1)
-    return why
-def find(name, tries=100):
-    for _ in range(tries):  # a pod has its name when it is ready, which may be later than ours
-        try:
-            return sorted({a[4][0] for a in socket.getaddrinfo(name, 80, socket.AF_INET)})
-        except OSError as e:
-            why = str(e)
-            time.sleep(0.1)
-    return why
+    return patiently(lambda: urllib.request.urlopen(url, timeout=5).status)
+def find(name, limit_s=20):
+    found = lambda: socket.getaddrinfo(name, 80, socket.AF_INET)
+    return patiently(lambda: sorted({a[4][0] for a in found()}), limit_s)
 def echo(name):
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.settimeout(1)
-    for _ in range(60):  # packets get lost: nobody may be behind the service yet
-        try:
-            sock.sendto(b"hi", (name, 7))
-            return sock.recv(100).decode()
-        except OSError as e:
-            why = str(e)
-            time.sleep(0.1)
-    return why
+    return patiently(lambda: sock.sendto(b"hi", (name, 7)) and sock.recv(100).decode())
 found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
 found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc")}
 found["echo"] = echo("echo")
-found["nothing.default"] = find("nothing.default", 1)
+found["nothing.default"] = find("nothing.default", 0)
 place = "/var/run/secrets/kubernetes.io/serviceaccount/"
 request = urllib.request.Request("https://kubernetes.default.svc/api/v1/namespaces/" + open(place + "namespace").read())
 request.add_header("Authorization", "Bearer " + open(place + "token").read())
@@ -120,6 +116,49 @@ def test_devices(pods: OneCluster) -> None:
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
 
 
+def _get(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/hostname", timeout=20) as answer:
+        answer.read()
+        return int(answer.status)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: port-forward by stock kubectl")
+def test_kubectl_port_forward(pods: OneCluster) -> None:
+    pods.ready("net-one")
+    command = ["kubectl", "--kubeconfig", str(pods.state / "kubeconfig"), "port-forward", "net-one", ":8080", ":9"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as forward:
+        assert forward.stdout is not None
+        try:
+            said = [forward.stdout.readline() for _ in range(4)]
+            good, bad = (
+                next(
+                    int(line.split("127.0.0.1:")[1].split()[0]) for line in said if "127.0.0.1" in line and end in line
+                )
+                for end in ("-> 8080", "-> 9\n")
+            )
+            with ThreadPoolExecutor(8) as several:
+                assert set(several.map(lambda _: _get(good), range(24))) == {200}
+            with pytest.raises(OSError, match=r"reset|closed|without response|Remote end"):
+                _get(bad)
+            assert "error forwarding port 9 to pod default/net-one: Connection refused" in forward.stdout.read()
+        finally:
+            forward.kill()
+
+
+def test_the_python_client_forwards_ports(pods: OneCluster) -> None:
+    config = client.Configuration()
+    load_kube_config(str(pods.state / "kubeconfig"), client_configuration=config)
+    core = client.CoreV1Api(client.ApiClient(config))
+    pods.ready("net-one")
+    forward = portforward(core.connect_get_namespaced_pod_portforward, "net-one", "default", ports="8080,9")
+    sock = forward.socket(8080)
+    sock.settimeout(20)
+    sock.sendall(b"GET /etc/hostname HTTP/1.0\r\n\r\n")
+    whole = b"".join(iter(lambda: sock.recv(4096), b""))  # to the end, which comes when both connections are over
+    assert whole.startswith(b"HTTP/1.0 200 OK")
+    assert "Connection refused" in forward.error(9)
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: logs and exec by stock kubectl")
 def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
     def kubectl(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -130,6 +169,8 @@ def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
     p = kubectl("exec", "net-one", "--", "sh", "-c", "hostname; echo $KUBERNETES_SERVICE_HOST; exit 7")
     assert (p.stdout, p.returncode) == ("one\n10.96.0.1\n", 7), p.stderr
     assert kubectl("exec", "-i", "net-one", "--", "cat", stdin="through\n").stdout == "through\n"
+    long = "x" * 30_000  # commands travel in the URL
+    assert kubectl("exec", "net-one", "--", "sh", "-c", f"echo {long} | wc -c").stdout == "30001\n"
     p = kubectl("exec", "net-one", "--", "no-such-program")
     assert p.returncode == 127, p.stderr
     script = "for i in 1 2 3; do echo line $i; sleep 0.05; done"
@@ -145,3 +186,8 @@ def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
     assert kubectl("logs", "net-log", "--since", "1h", "--limit-bytes", "5").stdout == "line "
     p = kubectl("logs", "net-log", "-p")
     assert "previous terminated container" in p.stderr
+    words = ("run", "net-attached", "--attach", "--rm", "--quiet", "--restart=Never", "--image=none", "--command", "--")
+    p = kubectl(*words, "sh", "-c", "echo seen; exit 5")
+    assert p.returncode == 5, p.stderr
+    assert "seen" in p.stdout
+    assert "containers have no standard input here" in kubectl("attach", "-i", "net-one").stderr

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from onecluster import OneCluster, alive
+from kernel import alive
+from onecluster import OneCluster, a_pod
 
 from onward.kube.client import ApiError
 from onward.kube.objects import CONFIGMAPS
@@ -18,14 +19,7 @@ from onward.local import processes
 from onward.local.plan import load
 from onward.local.shim import linux
 
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: NAME}
-spec:
-  terminationGracePeriodSeconds: 0
-  containers: [{name: c, image: none, command: [sh, -c, "while true; do echo line; sleep 0.1; done"]}]
-"""
+WRITES = ("sh", "-c", "while true; do echo line; sleep 0.1; done")
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def one(disk: Path) -> Iterator[OneCluster]:
 
 @pytest.mark.nightly
 def test_a_full_disk_and_room_again(one: OneCluster, disk: Path) -> None:
-    one.apply(POD.replace("NAME", "runs"))
+    one.apply(a_pod("runs", *WRITES))
     one.ready("runs")
     main = one.pids("runs")[0]
     fill(disk / "fill")
@@ -69,7 +63,7 @@ def test_a_full_disk_and_room_again(one: OneCluster, disk: Path) -> None:
     (disk / "fill").unlink()
     for name, pid in old.items():
         one.until(lambda n=name, p=pid: one.part(n) != p and alive(one.part(n)), f"a new {name}")
-    one.apply(POD.replace("NAME", "later"))
+    one.apply(a_pod("later", *WRITES))
     one.ready("later")
     assert one.pids("runs")[0] == main
     known = {one.part(part.name) for part in processes.parts(load(one.state))}

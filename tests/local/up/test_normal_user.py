@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel import free_port
 from normaluser import NOBODY
 from onecluster import ROOT, OneCluster, logs_of
 
@@ -77,11 +77,6 @@ def test_what_is_different_is_said_at_once(somebody: Somebody, theirs: OneCluste
     assert "share this machine's network" in somebody.said[0]
     assert "not root" in somebody.said[0]
     assert os.stat(theirs.state / "api.db").st_uid == NOBODY
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return int(s.getsockname()[1])
 
 
 WEB = """

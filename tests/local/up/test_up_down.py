@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from onecluster import OneCluster, onward_local
+from kernel import free_port
+from onecluster import ROOT, OneCluster, a_pod, onward_local
+from waiting import until
 
 from onward.errors import UsageError
 from onward.local import kubeconfig, plan
@@ -71,6 +75,40 @@ def test_mistakes_are_told_at_once_and_leave_nothing(tmp_path: Path, capsys: pyt
     assert "onward up starts one" in say("status")[1]
 
 
+def _starting(state: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "onward.local", "up", "--nodes", "1", "--network", "loopback"]
+    command += ["--state", str(state)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+
+
+@pytest.mark.nightly
+def test_two_at_once_are_one_cluster(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    try:
+        said = [p.communicate(timeout=120)[0] for p in (_starting(state), _starting(state))]
+        assert sorted("up already" in text for text in said) == [False, True], said
+        assert sum("The cluster is up: 1 node" in text for text in said) == 1, said
+    finally:
+        onward_local("down", state=state)
+    assert not state.exists()
+
+
+def test_down_in_the_middle_of_up(tmp_path: Path) -> None:
+    (state := tmp_path / "state").mkdir()
+    (state / plan.UNFINISHED).touch()  # left by one that was killed in its first moment
+    up = _starting(state)
+    try:
+        until(lambda: (state / "run").exists(), "it is being started")
+        assert "The cluster is down." in onward_local("down", state=state).stdout
+        assert up.communicate(timeout=120)[0] == "onward: the cluster was taken down while it was starting\n"
+        assert up.returncode == 1
+        assert not state.exists()
+    finally:
+        up.kill()
+        up.communicate(timeout=120)
+        onward_local("down", state=state, check=False)
+
+
 def test_a_file_of_nodes(tmp_path: Path) -> None:
     default = plan.uniform(1, "8", "16Gi", 0)[0]
     file = tmp_path / "nodes.yaml"
@@ -117,19 +155,8 @@ def test_merging_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert data["users"] == theirs["users"]
 
 
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: NAME}
-spec:
-  terminationGracePeriodSeconds: 0
-  containers: [{name: c, image: none, ports: [{containerPort: PORT}], command: [python3, -m, http.server, "PORT"]}]
-"""
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return str(s.getsockname()[1])
+def web_pod(name: str, port: int) -> str:
+    return a_pod(name, "python3", "-m", "http.server", str(port), container={"ports": [{"containerPort": port}]})
 
 
 @pytest.mark.nightly
@@ -138,11 +165,11 @@ def test_pods_that_share_the_network_of_the_machine(tmp_path: Path) -> None:
     one = OneCluster(tmp_path / "state", "--nodes", "1", "--network", "loopback")
     try:
         port = free_port()
-        one.apply(POD.replace("NAME", "first").replace("PORT", port))
+        one.apply(web_pod("first", port))
         status = one.ready("first")
         assert status["podIP"].startswith("127.")
         one.until(lambda: _answers(port), "it listens")
-        one.apply(POD.replace("NAME", "second").replace("PORT", port))
+        one.apply(web_pod("second", port))
         one.event("second", f"port {port} of container c is in use on this machine")
         # Its objects outlive it when that is asked for.
         onward_local("down", "--keep", state=one.state)
@@ -158,9 +185,9 @@ def test_pods_that_share_the_network_of_the_machine(tmp_path: Path) -> None:
         one.down()
 
 
-def _answers(port: str) -> bool:
+def _answers(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", int(port)), 2).close()
+        socket.create_connection(("127.0.0.1", port), 2).close()
     except OSError:
         return False
     return True
