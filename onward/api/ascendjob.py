@@ -34,12 +34,15 @@ RESTART_POLICIES = ("Never", "Always", "OnFailure", "ExitCode")
 CLEAN_POLICIES = ("None", "Running", "All")
 
 
-def read(obj: Obj, *, gang: bool = True, queues: Collection[str] | None = None) -> Job | list[Problem]:
+def read(
+    obj: Obj, *, gang: bool = True, queues: Collection[str] | None = None, classes: Collection[str] | None = None
+) -> Job | list[Problem]:
     """The job, or every problem that it has.
 
-    `gang`: whether jobs are placed all or nothing here. `queues`: those that exist, where somebody knows.
+    `gang`: whether jobs are placed all or nothing here. `queues`, `classes` (of priority): those that exist, where
+    somebody knows.
     """
-    return _Reader(obj, gang, queues).read()
+    return _Reader(obj, gang, queues, classes).read()
 
 
 @lru_cache(maxsize=1)
@@ -53,10 +56,12 @@ def roles(framework: str) -> tuple[str, ...]:
 
 
 class _Reader:
-    def __init__(self, obj: Obj, gang: bool, queues: Collection[str] | None) -> None:
+    def __init__(
+        self, obj: Obj, gang: bool, queues: Collection[str] | None, classes: Collection[str] | None
+    ) -> None:
         self.metadata = _map(obj.get("metadata"))
         self.spec = _map(obj.get("spec"))
-        self.gang, self.queues = gang, queues
+        self.gang, self.queues, self.classes = gang, queues, classes
         self.misshapen = fields.misshapen(_definition(), {"spec": obj.get("spec")})
         self.marks = Marks(marks.texts(self.metadata.get("labels")), marks.texts(self.metadata.get("annotations")))
         self.problems, self.notes = self.marks.problems, self.marks.notes  # one list each, in the order of the checks
@@ -280,6 +285,10 @@ class _Reader:
         if self.gang and self.queues is not None and policy and queue not in self.queues:
             what = f"queue {queue!r} does not exist{did_you_mean(queue, self.queues)}"
             self._problem("InvalidQueue", what, *at, "queue")
+        rank = str(policy.get("priorityClass") or "")
+        if self.gang and self.classes is not None and rank and rank not in self.classes:
+            what = f"priorityClass {rank!r} does not exist{did_you_mean(rank, self.classes)}"
+            self._problem("InvalidPriorityClass", what, *at, "priorityClass")
         resources = marks.texts(policy.get("minResources"))
         for name, value in resources.items():
             try:
@@ -292,7 +301,7 @@ class _Reader:
             gang=self.gang,
             min_available=total if least is None else least,
             queue=queue,
-            priority_class=str(policy.get("priorityClass") or ""),
+            priority_class=rank,
             min_resources=resources,
         )
 

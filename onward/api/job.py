@@ -6,6 +6,8 @@ dicts, so that a field we have never heard of survives.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +68,11 @@ class Replica:
         """The container that trains."""
         containers: list[Obj] = self.template["spec"]["containers"]
         return next((c for c in containers if c.get("name") == self.container), containers[0])
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the template: another one is another digest."""
+        return hashlib.sha256(json.dumps(self.template, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
     @cached_property
     def requests(self) -> dict[str, int]:

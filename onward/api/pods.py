@@ -22,10 +22,12 @@ WAVE = "version"
 RANK_INDEX = "hccl/rankIndex"
 GANG = "scheduling.k8s.io/group-name"
 TASK = "volcano.sh/task-spec"
+TEMPLATE = "onward.dev/template"
 POD_GROUP_API = "scheduling.volcano.sh/v1beta1"
 POD_TYPE, BACKUP, BACKUP_SOURCE = "podType", "backup", "backupSourcePodName"
 SECRET_VOLUME = "onward-identity"
 NOTHING_KNOWN = Surroundings()
+GANG_TERMS = ("minMember", "minTaskMember", "minResources", "queue", "priorityClassName")  # what a job says in it
 
 
 def pod_name(job: Job, role: str, index: int) -> str:
@@ -120,7 +122,7 @@ def pod(
     labels = {**marks.texts(own.get("labels")), **place_labels(job, replica.name, index), WAVE: str(wave)}
     if replica.leader:
         labels |= {f"{KUBEFLOW}/job-role": "master", "job-role": "master"}
-    annotations = marks.texts(own.get("annotations"))
+    annotations = {**marks.texts(own.get("annotations")), TEMPLATE: replica.digest}
     if job.trains(replica):
         annotations[RANK_INDEX] = str(job.node_rank(replica, index))
     if job.scheduling.gang:
@@ -260,6 +262,21 @@ def pod_group(job: Job) -> Obj:
         },
         "spec": spec,
     }
+
+
+def pod_group_change(job: Job, there: Mapping[str, Any]) -> Obj:
+    """The merge patch after which a PodGroup asks for what its job asks for now; empty: it does.
+
+    What is no longer asked for goes, down to a single resource. Fields of others stay.
+    """
+    old, new = there.get("spec") or {}, pod_group(job)["spec"]
+    change = {}
+    for term in GANG_TERMS:
+        was, wanted = old.get(term) or None, new.get(term) or None
+        if was != wanted:
+            gone = {key: None for key in was if key not in (wanted or {})} if isinstance(was, Mapping) else {}
+            change[term] = {**gone, **wanted} if isinstance(wanted, Mapping) else wanted
+    return {"spec": change} if change else {}
 
 
 def min_resources(job: Job) -> dict[str, str]:

@@ -91,6 +91,7 @@ class PodSeen:
     exit_code: int | None = None  # of its training container
     text: str = ""  # why it ended, or why it is not placed
     evicted: bool = False  # ended by the cluster, not by its own program
+    outdated: bool = False  # it has no node yet, and its template was changed since it was made
 
     @property
     def over(self) -> bool:

@@ -18,7 +18,7 @@ UNBUDGETED = 3  # waves of failed programs that somebody inside should have mend
 
 @dataclass(frozen=True)
 class Loss:
-    """A place whose pod is lost. `kind`: failed (its program), evicted, gone, node or unfit."""
+    """A place whose pod is lost. `kind`: failed (its program), evicted, gone, node, unfit or outdated."""
 
     place: Place
     kind: str
@@ -63,6 +63,8 @@ def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
         return Loss(place, "evicted" if pod.evicted else "failed", text, pod)
     if pod.deleting is not None:
         return Loss(place, "gone", "its pod was deleted", pod)
+    if pod.outdated:
+        return Loss(place, "outdated", "its template was changed before it had a node", pod)
     if unfit:
         return Loss(place, "unfit", unfit, pod)
     why = _why_leave_node(job, pod, seen)

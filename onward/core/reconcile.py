@@ -86,7 +86,8 @@ class _Draft:
         if self.word is not None and self.word != self.seen.word:
             quiet = self.word.type == CREATED and self.seen.word is not None and self.word.reason == "JobCreated"
             if not quiet:
-                self.events.append(Said(self.word.reason, self.word.message, self.word.reason not in AS_IT_SHOULD_BE))
+                warns = self.word.reason not in AS_IT_SHOULD_BE
+                self.events.insert(0, Said(self.word.reason, self.word.message, warns))  # of many, the one that counts
         return Plan(
             record=self.record,
             word=self.word,
@@ -214,7 +215,11 @@ class _Draft:
 
     def _mind_losses(self) -> bool:
         """Count what was lost. True: the job has failed with it."""
-        losses = find_losses(self.job, replace(self.seen, record=self.record))
+        found = find_losses(self.job, replace(self.seen, record=self.record))
+        losses = [loss for loss in found if loss.kind != "outdated"]
+        if found and not losses:
+            self._renew(len(found))
+            return False
         if losses:
             verdict = judge(self.job, losses, self.seen, self.now)
         elif self.seen.hopeless and all(p.wave >= self.record.floor for p in self.here.values()):
@@ -242,6 +247,14 @@ class _Draft:
         )
         self.word = Word(RESTARTING, "jobRestarting", verdict.message)
         return False
+
+    def _renew(self, outdated: int) -> None:
+        """Pods that nobody has placed yet are made from the template of today. Nothing was lost with them."""
+        r, all_wait = self.record, not any(p.node for p in self.here.values())
+        text = f"the template was changed: {outdated} pods that had no node yet are made anew"
+        self.record = replace(r, wave=r.wave + 1, floor=r.wave + 1 if all_wait else r.floor, free=r.wave + 1)
+        self.why.append(text)
+        self.events.append(Said("TemplateChanged", f"Job {self.job.key}: {text}."))
 
     def _mind_survivors(self) -> None:
         """Pods that replace others are told where those are who go on. When none of these is left, all begin anew."""
@@ -395,9 +408,12 @@ class _Draft:
         if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
             return self._pending(gang.text or "cluster resource is not enough")
         unplaced = next((p for p in self.here.values() if p.phase == "Pending" and not p.node and p.text), None)
-        if self.job.gang and unplaced is not None and len(self.here) == self.job.total:
+        if unplaced is None or len(self.here) < self.job.total:
+            return self._just_created()
+        if self.job.gang:
             return self._pending(unplaced.text)
-        return self._just_created()
+        created = self._just_created()
+        return replace(created, message=f"{created.message} Pod {unplaced.name} has no node: {unplaced.text}")
 
     def _pending(self, why: str) -> Word:
         return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")

@@ -21,7 +21,7 @@ log = get_logger("kube.events")
 REMEMBERED = 4096
 WAITING = 1000
 ATTEMPTS = 8
-BURST, EVERY_S = 25, 10.0  # of different texts about one object: the server is not for diaries
+BURST, EVERY_S = 60, 10.0  # of different texts about one object: the server is not for diaries
 
 
 class EventRecorder:

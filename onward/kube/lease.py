@@ -30,9 +30,11 @@ class LeaderLease:
         length_s: float = 15.0,
         renew_s: float = 3.0,
         clock: Callable[[], float] = time.monotonic,
+        is_dead: Callable[[str], bool] = lambda holder: False,
     ) -> None:
+        """`is_dead`: whoever knows for certain that a holder works no more need not wait for its time to run out."""
         self._client, self._namespace, self._name, self._identity = client, namespace, name, identity
-        self._length_s, self._renew_s, self._clock = length_s, renew_s, clock
+        self._length_s, self._renew_s, self._clock, self._is_dead = length_s, renew_s, clock, is_dead
         self._seen: tuple[str, float] = ("", 0.0)  # version, when first seen
         self._renewed = float("-inf")
 
@@ -91,7 +93,7 @@ class LeaderLease:
 
     def _may_take(self, lease: Obj, at: float) -> bool:
         holder = lease.get("spec", {}).get("holderIdentity")
-        if not holder or holder == self._identity:
+        if not holder or holder == self._identity or self._is_dead(str(holder)):
             return True
         if self._seen[0] != version_of(lease):
             self._seen = (version_of(lease), at)

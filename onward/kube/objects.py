@@ -43,6 +43,7 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 PODGROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
@@ -107,8 +108,9 @@ def micro_stamp(at: float) -> str:
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def read_stamp(text: str | None) -> float | None:
-    if not text:
+def read_stamp(text: object) -> float | None:
+    """None: it is no time."""
+    if not text or not isinstance(text, str):
         return None
     try:
         return dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -15,7 +15,7 @@ from onward.kube.objects import PODGROUPS
 from onward.local.shim import linux
 from onward.operator.process import OperatorSettings, serve
 
-LEASE_S = 3.0  # there is one copy; when it is killed the next need not wait long
+LEASE_S = 3.0  # there is one copy; should its end not be seen, the next need not wait long
 
 
 def main() -> int:
@@ -26,7 +26,11 @@ def main() -> int:
         access = load_access(asked.state.resolve() / "kubeconfig")
         served = any(crd["spec"]["names"]["kind"] == PODGROUPS.kind for crd in crds())
         settings = OperatorSettings(
-            gang="on" if served else "off", lease_s=LEASE_S, define=True, token_in_env=not linux.may_mount()
+            gang="on" if served else "off",
+            lease_s=LEASE_S,
+            one_machine=True,
+            define=True,
+            token_in_env=not linux.may_mount(),
         )
         asyncio.run(serve(access, settings))
     except OnwardError as e:

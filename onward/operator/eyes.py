@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from onward.api import ascendjob, pods
 from onward.api.job import Job, Problem
 from onward.core.jobs import Gang, Insight, NodeSeen, Place, PodSeen, Seen, Wanted, Word
-from onward.kube.client import ApiError, Client
+from onward.kube.client import Client
 from onward.kube.index import Index, by_controller
 from onward.kube.informer import Informer
 from onward.kube.objects import (
@@ -18,6 +18,7 @@ from onward.kube.objects import (
     NODES,
     PODGROUPS,
     PODS,
+    PRIORITY_CLASSES,
     QUEUES,
     SERVICES,
     Obj,
@@ -29,15 +30,12 @@ from onward.kube.objects import (
     uid_of,
     version_of,
 )
-from onward.log import get_logger
+from onward.kube.served import WhileServed
 from onward.operator import views
-
-log = get_logger("operator.eyes")
 
 JOBS = Resource(ascendjob.GROUP, ascendjob.VERSION, ascendjob.PLURAL, ascendjob.KIND)
 OURS = f"{pods.KUBEFLOW}/operator-name={pods.CONTROLLER}"
 SYNC_S = 120.0
-PROBE_S = 15.0  # between two questions whether a kind is served by now
 
 
 @dataclass
@@ -77,10 +75,12 @@ class Sight:
 
 
 class Eyes:
-    """`changed` hears the key of each job about which something may have changed."""
+    """`changed` hears the key of each job about which something may have changed. `gang`: whether pods wait for a
+    PodGroup; None: where, and as long as, PodGroups are served.
+    """
 
     def __init__(
-        self, client: Client, changed: Callable[[str], None], *, gang: bool = True, namespace: str | None = None
+        self, client: Client, changed: Callable[[str], None], *, gang: bool | None = True, namespace: str | None = None
     ) -> None:
         self._client, self._changed, self._gang = client, changed, gang
         self.jobs = Informer(client, JOBS, namespace, on_change=self._on_job)
@@ -90,6 +90,13 @@ class Eyes:
         self.namespaces = Informer(client, NAMESPACES)
         self.groups = Informer(client, PODGROUPS, namespace, on_change=self._on_owned)
         self.queues = Informer(client, QUEUES)
+        self.classes = Informer(client, PRIORITY_CLASSES)
+        self._gangs_served = WhileServed(client, self.groups, self._look_at_all)
+        others = (
+            WhileServed(client, self.queues, lambda: None),
+            WhileServed(client, self.classes, lambda: None, may_be_forbidden=True),
+        )
+        self._optional = (self._gangs_served, *others) if gang is not False else ()
         self._pods_of = Index(self.pods, by_controller)
         self._services_of = Index(self.services, by_controller)
         self._groups_of = Index(self.groups, by_controller)
@@ -105,8 +112,7 @@ class Eyes:
         """For ever."""
         always = [self.jobs, self.pods, self.services, self.nodes, self.namespaces]
         tasks = [asyncio.ensure_future(informer.run()) for informer in always]
-        if self._gang:
-            tasks += [asyncio.ensure_future(self._when_served(i)) for i in (self.groups, self.queues)]
+        tasks += [asyncio.ensure_future(kind.run()) for kind in self._optional]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -117,25 +123,13 @@ class Eyes:
     async def synced(self) -> None:
         for informer in (self.nodes, self.namespaces, self.services, self.pods, self.jobs):
             await informer.synced(SYNC_S)
-        for informer in (self.groups, self.queues) if self._gang else ():
-            if await self._served(informer):
-                await informer.synced(SYNC_S)
+        for kind in self._optional:
+            await kind.synced(SYNC_S)
 
-    async def _served(self, informer: Informer) -> bool:
-        try:
-            await self._client.request("GET", informer.resource.path(), params={"limit": "1"})
-        except ApiError as e:
-            if e.code == 404:
-                return False
-            raise
-        return True
-
-    async def _when_served(self, informer: Informer) -> None:
-        """A kind that a cluster may not have: nothing is installed, it is only looked for."""
-        while not await self._served(informer):
-            log.info("%s are not served here; looking again in %g s", informer.resource.plural, PROBE_S)
-            await asyncio.sleep(PROBE_S)
-        await informer.run()
+    def _look_at_all(self) -> None:
+        """PodGroups have come, or gone: jobs are made otherwise."""
+        for job in self.jobs:
+            self._changed(key_of(job))
 
     def _on_job(self, old: Obj | None, new: Obj | None) -> None:
         for obj in (old, new):
@@ -216,21 +210,29 @@ class Eyes:
         """Read once for each version of what the user can write."""
         metadata = obj["metadata"]
         is_new = not (obj.get("status") or {}).get("conditions")
-        mark = f"{is_new}:{metadata.get('generation')}:{metadata.get('labels')}:{metadata.get('annotations')}"
+        gang = self._gangs(obj)
+        mark = f"{is_new}:{gang}:{metadata.get('generation')}:{metadata.get('labels')}:{metadata.get('annotations')}"
         known = self._read.get(uid_of(obj))
         if known is None or known[0] != mark:
             # Only a job that begins is asked about its queue: one that is deleted later does not end those in it.
-            queues = [name_of(q) for q in self.queues] if is_new and self.queues.healthy else None
-            known = self._read[uid_of(obj)] = (mark, ascendjob.read(obj, gang=self._gang, queues=queues))
+            queues, classes = (_names(kind) if is_new else None for kind in (self.queues, self.classes))
+            read = ascendjob.read(obj, gang=gang, queues=queues, classes=classes)
+            known = self._read[uid_of(obj)] = (mark, read)
         return known[1]
+
+    def _gangs(self, obj: Obj) -> bool:
+        """Pods in a PodGroup would wait for ever for those that are in none."""
+        asked = self._gangs_served.served if self._gang is None else self._gang
+        return asked and all(pods.GANG in (p["metadata"].get("annotations") or {}) for p in self._pods_of[uid_of(obj)])
 
     def _pod(self, pod: Obj, read: Job | list[Problem]) -> PodSeen:
         known = self._seen.get(uid_of(pod))
         place = _place(pod, read)
-        if known is not None and known[0] == version_of(pod) and known[1].place == place:
+        template = read.replica(place[0]).digest if isinstance(read, Job) and place is not None else ""
+        now = (version_of(pod), place, views.outdated(pod, template))
+        if known is not None and (known[0], known[1].place, known[1].outdated) == now:
             return known[1]
-        places = {name_of(pod): place} if place is not None else {}
-        seen = views.pod_seen(pod, places, ascendjob.CONTAINER)
+        seen = views.pod_seen(pod, place, ascendjob.CONTAINER, template)
         self._seen[uid_of(pod)] = (version_of(pod), seen)
         return seen
 
@@ -258,7 +260,7 @@ class Eyes:
             if isinstance(read, list):
                 return Gang()
             if name_of(group) == pods.pod_group_name(read) and not group["metadata"].get("deletionTimestamp"):
-                return views.gang_seen(group, pods.pod_group(read))
+                return views.gang_seen(group, read)
         return None
 
     def _ends(self, obj: Obj) -> str:
@@ -268,6 +270,11 @@ class Eyes:
         if namespace is not None and namespace["metadata"].get("deletionTimestamp"):
             return "its namespace is being deleted"
         return ""
+
+
+def _names(informer: Informer) -> list[str] | None:
+    """Of those that exist, where somebody knows."""
+    return [name_of(each) for each in informer] if informer.healthy else None
 
 
 def _place(pod: Obj, read: Job | list[Problem]) -> Place | None:

@@ -108,9 +108,7 @@ class Hands:
             case MakeGang(change=False):
                 await self._make_gang(job)
             case MakeGang():
-                patch = {"spec": pods.pod_group(job)["spec"]}
-                done = await self._client.patch(PODGROUPS, pods.pod_group_name(job), patch, job.namespace)
-                self._eyes.groups.learn(done)
+                await self._change_gang(sight, job)
             case MakePod():
                 await self._make_pod(sight, job, write)
 
@@ -122,6 +120,12 @@ class Hands:
                 raise
             text = "PodGroups are not served here (any more); install Volcano, or run onward operator --gang off"
             raise ApiError(404, "NotServed", text) from e
+
+    async def _change_gang(self, sight: Sight, job: Job) -> None:
+        for group in self._eyes.groups_of(sight.obj):
+            change = pods.pod_group_change(job, group)
+            if name_of(group) == pods.pod_group_name(job) and change:
+                self._eyes.groups.learn(await self._client.patch(PODGROUPS, name_of(group), change, job.namespace))
 
     async def _is_unserved(self, resource: Resource) -> bool:
         try:

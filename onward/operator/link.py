@@ -35,6 +35,7 @@ DESPERATE = 6  # tries in vain, about so many seconds in all, before others are 
 MOST = 16
 FAITHFUL = 3  # tries at one door before others are looked for: its host starts a manager again
 SLOWEST_S = 15.0  # between two tries where nobody answers
+NUMBERS_S = 30.0  # step and goodput alone are written down so often at most
 OPERATOR = f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -72,6 +73,7 @@ class Link:
         self._writer: asyncio.StreamWriter | None = None
         self._said: ClusterFacts | None = None
         self._task: asyncio.Task[None] | None = None
+        self._numbers_at = float("-inf")
 
     def update(self, situation: Situation) -> None:
         """Called with each look at the job."""
@@ -202,7 +204,9 @@ class Link:
         new = insight(facts)
         old = memory.insight
         memory.insight, memory.lately = new, None
-        if old is None or replace(old, report={}) != replace(new, report={}):
+        due = now() >= self._numbers_at + NUMBERS_S and (old is None or old.report != new.report)
+        if due or old is None or replace(old, report={}) != replace(new, report={}):
+            self._numbers_at = now()
             self._changed()
 
     def _lost(self) -> None:

@@ -32,7 +32,8 @@ TOLD_S = 5.0
 
 
 class Operator:
-    """`leads`: whether this copy may write. `namespace`: the only one it minds; None: all.
+    """`gang`: whether pods wait for a PodGroup; None: where PodGroups are served. `leads`: whether this copy may write.
+    `namespace`: the only one it minds; None: all.
 
     `token_in_env`: nodes cannot mount Secrets, so pods get what is in their job's by environment.
     """
@@ -41,7 +42,7 @@ class Operator:
         self,
         client: Client,
         *,
-        gang: bool = True,
+        gang: bool | None = True,
         namespace: str | None = None,
         leads: Callable[[], bool] = lambda: True,
         rank_tables: str = ranktable.ROOT,

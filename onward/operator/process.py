@@ -7,20 +7,18 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from onward.api.ascendjob import GROUP
 from onward.api.crds import crds
 from onward.kube.access import IN_CLUSTER, Access
-from onward.kube.client import ApiError, Client
+from onward.kube.client import Client
 from onward.kube.definitions import install
 from onward.kube.lease import LeaderLease
-from onward.kube.objects import PODGROUPS
-from onward.log import get_logger
 from onward.operator.loop import Operator
 
-log = get_logger("operator")
-
 LEASE = "onward-operator"
+GANG = {"on": True, "off": False, "auto": None}
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class OperatorSettings:
     only: str = ""  # the only namespace whose jobs it minds; empty: all
     namespace: str = ""  # of the lease; empty: our own in a cluster, else kube-system
     lease_s: float = 15.0
+    one_machine: bool = False  # all copies run here: one whose process is gone leads no more
     token_in_env: bool = False  # nodes cannot mount Secrets
     define: bool = False  # put the definitions of our own kinds there first
 
@@ -42,15 +41,20 @@ async def serve(access: Access, settings: OperatorSettings) -> None:
             await install(client, [crd for crd in crds() if crd["spec"]["group"] == GROUP])
         inside = access.source == str(IN_CLUSTER)
         namespace = settings.namespace or (access.namespace if inside else "kube-system")
-        identity = f"{socket.gethostname()}-{os.getpid()}"
-        length_s = settings.lease_s
-        lease = LeaderLease(client, namespace, LEASE, identity, length_s=length_s, renew_s=length_s / 5)
-        gang = await _gang(client, settings.gang)
+        lease = LeaderLease(
+            client,
+            namespace,
+            LEASE,
+            _identity(os.getpid()),
+            length_s=settings.lease_s,
+            renew_s=settings.lease_s / 5,
+            is_dead=is_dead if settings.one_machine else lambda holder: False,
+        )
 
         async def lead() -> None:
             operator = Operator(
                 client,
-                gang=gang,
+                gang=GANG[settings.gang],
                 namespace=settings.only or None,
                 leads=lambda: lease.held,
                 token_in_env=settings.token_in_env,
@@ -67,14 +71,11 @@ async def serve(access: Access, settings: OperatorSettings) -> None:
             await lease.release()
 
 
-async def _gang(client: Client, asked: str) -> bool:
-    if asked != "auto":
-        return asked == "on"
-    try:
-        await client.request("GET", PODGROUPS.path(), params={"limit": "1"})
-    except ApiError as e:
-        if e.code != 404:
-            raise
-        log.info("PodGroups are not served here: pods are made at once, and placed one by one")
-        return False
-    return True
+def _identity(pid: int | str) -> str:
+    return f"{socket.gethostname()}-{pid}"
+
+
+def is_dead(holder: str) -> bool:
+    """Whether the holder of a lease was a process of this machine, and is gone."""
+    pid = holder.rpartition("-")[2]
+    return holder == _identity(pid) and pid.isdecimal() and not Path("/proc", pid).exists()

@@ -21,11 +21,12 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
         else:
             new.pop(field, None)
     runs = sum(1 for p in seen.pods if p.place is not None and p.phase == "Running" and p.deleting is None)
-    ended = sum(1 for p in seen.pods if p.place is not None and p.phase == "Succeeded")
+    ended = sum(len(indices) for _, indices in record.done)  # also those whose pods are deleted by now
     new["ready"] = f"{ended if plan.word is not None and plan.word.type == SUCCEEDED else runs}/{wanted.total}"
     new["restarts"] = record.charged
     over = plan.word is not None and plan.word.type in OVER
-    told = seen.insight.report if seen.insight is not None and not over else {}
+    last = seen.insight or (seen.lately if over else None)  # how far it came stays to be read
+    told = last.report if last is not None else {}
     new |= {name: value for name, value in told.items() if value is not None}
     if over or not new.get("policy"):
         new.pop("policy", None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from onward.api import pods
+from onward.api.ascendjob import MOST_REPLICAS
 from onward.api.job import Job, Problem
 from onward.core.jobs import Gang, NodeSeen, Place, PodSeen, Record, Role, Wanted
 from onward.core.policy import Policy
@@ -55,8 +57,8 @@ def wanted(obj: Obj, read: Job | list[Problem]) -> Wanted:
     )
 
 
-def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
-    """`places`: which place a pod of this name holds."""
+def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> PodSeen:
+    """`place`: which it holds. `template`: the digest of what a pod there is made from now."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     wave = str((metadata.get("labels") or {}).get(WAVE, "0"))
     reason = str(status.get("reason") or "")
@@ -67,7 +69,7 @@ def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
     if phase == "Pending" and unplaced.get("status") == "False":
         text = [str(unplaced.get("message") or "")]
     return PodSeen(
-        place=places.get(name_of(pod)),
+        place=place,
         name=name_of(pod),
         uid=uid_of(pod),
         wave=int(wave) if wave.isdecimal() else 0,
@@ -77,7 +79,14 @@ def pod_seen(pod: Obj, places: dict[str, Place], container: str) -> PodSeen:
         exit_code=ended.get("exitCode"),
         text=": ".join(dict.fromkeys(text))[:300],
         evicted=_evicted(status, reason),
+        outdated=outdated(pod, template),
     )
+
+
+def outdated(pod: Obj, template: str) -> bool:
+    """It has no node yet, and would be made otherwise now."""
+    made_from = (pod["metadata"].get("annotations") or {}).get(pods.TEMPLATE)
+    return not pod["spec"].get("nodeName") and made_from is not None and made_from != template
 
 
 def over(pod: Obj) -> bool:
@@ -116,14 +125,14 @@ def node_seen(node: Obj) -> NodeSeen:
     )
 
 
-def gang_seen(group: Obj, asked: Obj) -> Gang:
-    """`asked`: as the job would have it now."""
-    status, spec = group.get("status") or {}, group.get("spec") or {}
+def gang_seen(group: Obj, job: Job) -> Gang:
+    """`job`: whose it is, as it is written now."""
+    status = group.get("status") or {}
     telling = [c for c in status.get("conditions") or [] if c.get("message") and c.get("status") == "True"]
     return Gang(
         phase=str(status.get("phase") or ""),
         text=str(telling[-1]["message"]) if telling else "",
-        current=all(spec.get(key) == value for key, value in asked["spec"].items()),
+        current=not pods.pod_group_change(job, group),
         made_at=read_stamp(group["metadata"].get("creationTimestamp")) or 0.0,
     )
 
@@ -171,7 +180,7 @@ def _indices(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if first.isdecimal() and (not last or last.isdecimal()):
-            found += range(int(first), int(last or first) + 1)
+            found += range(int(first), min(int(last or first), MOST_REPLICAS) + 1)
     return tuple(found)
 
 

@@ -17,14 +17,13 @@ from onward.core.quantity import write
 from onward.core.turns import DEFAULT_QUEUE, Queue
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.informer import Informer
-from onward.kube.objects import Obj, Resource, key_of, name_of, namespace_of, stamp, uid_of, version_of
+from onward.kube.objects import Obj, key_of, name_of, namespace_of, stamp, uid_of, version_of
 from onward.scheduler.gangs import POD_GROUPS, QUEUES, Roll, Terms, phase_of
 from onward.scheduler.views import amounts
 from onward.scheduler.words import Words
 
 AT_ONCE = 16
 QUEUES_S = 1.0  # between two looks at what queues hold in all
-PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 
 
 class Groups:

@@ -20,12 +20,12 @@ from onward.core.turns import PATIENCE_S, Memory, Queue, take_turns
 from onward.kube.client import ApiError, Client, Unreachable
 from onward.kube.definitions import install
 from onward.kube.informer import Informer, happened
-from onward.kube.objects import NODES, PODS, Obj, key_of, name_of, namespace_of, uid_of
+from onward.kube.objects import NODES, PODS, PRIORITY_CLASSES, Obj, key_of, name_of, namespace_of, uid_of
 from onward.log import get_logger
 from onward.scheduler import views
 from onward.scheduler.binding import Binder
 from onward.scheduler.gangs import POD_GROUPS, QUEUES, Member, Roll, Terms, gang_of, task_of
-from onward.scheduler.groups import PRIORITY_CLASSES, Groups
+from onward.scheduler.groups import Groups
 from onward.scheduler.words import Words
 
 log = get_logger("scheduler")

@@ -59,6 +59,7 @@ def test_the_pods_of_the_sample() -> None:
         "hccl/rankIndex": "0",
         "scheduling.k8s.io/group-name": "default-test-pytorch-c0ffee",
         "volcano.sh/task-spec": "master",
+        "onward.dev/template": read.replica("Master").digest,
     }
     assert metadata["ownerReferences"][0]["kind"] == "AscendJob"
     assert metadata["ownerReferences"][0]["controller"] is True
@@ -336,6 +337,16 @@ def test_unquoted_numbers_in_a_template() -> None:
     assert metadata["labels"]["a"] == "true"
 
 
+def test_a_pod_carries_which_template_it_was_made_from() -> None:
+    def mark(obj: dict[str, Any], name: str) -> str:
+        return str(pods.pod(good(obj), name, 0)["metadata"]["annotations"]["onward.dev/template"])
+
+    before = job(Master=role(), Worker=role())
+    after = job(Master=role(), Worker=role(container={"image": "other"}))
+    assert mark(before, "Master") == mark(after, "Master")
+    assert mark(before, "Worker") != mark(after, "Worker")
+
+
 def test_the_service_is_the_leaders() -> None:
     ports = [{"containerPort": 8000, "name": "ttp-port"}, {"containerPort": 9999}]
     service = pods.service(good(job(Master=role(container={"ports": ports}), Worker=role())))
@@ -371,6 +382,22 @@ def test_what_a_gang_needs_at_least() -> None:
     assert spec["priorityClassName"] == "high"
     given["spec"]["runPolicy"]["schedulingPolicy"]["minResources"] = {"cpu": 1}
     assert pods.pod_group(good(given))["spec"]["minResources"] == {"cpu": "1"}
+
+
+def test_a_gang_that_its_job_asks_otherwise_of() -> None:
+    gpus = {"resources": {"requests": {"cpu": 1, "nvidia.com/gpu": 8}}}
+    given = job(Master=role(container=gpus), Worker=role(container=gpus))
+    given["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": "high"}}
+    there = pods.pod_group(good(given))
+    there["spec"]["networkTopology"] = {"mode": "hard"}
+    assert pods.pod_group_change(good(given), there) == {}, "a field of somebody else is nobody's business"
+    change = pods.pod_group_change(good(job(Master=role(container={"resources": {"requests": {"cpu": 2}}}))), there)
+    assert change["spec"] == {
+        "minMember": 1,
+        "minTaskMember": {"master": 1, "worker": None},
+        "minResources": {"cpu": "2", "nvidia.com/gpu": None},
+        "priorityClassName": None,
+    }
 
 
 def placed(read: Job, role: str, index: int, ip: str, **annotations: str) -> dict[str, Any]:

@@ -123,6 +123,11 @@ WRONG: list[tuple[str, Change, str, str]] = [
     ("two leaders", _set(*ROLES, "Master", "replicas", value=2), "InvalidReplicaSpec", "must be only 1"),
     ("no image", _container(image=""), "InvalidContainer", "Image is undefined"),
     ("other name", _container(name="main"), "InvalidContainer", "no container named ascend"),
+    ("number in env", _container(env=[{"name": "A", "value": 3}]), "InvalidReplicaSpec", "value must be a text, not 3"),
+    ("number in nodeSelector", _set(*ROLES, "Worker", "template", "spec", "nodeSelector", value={"gen": 3}),
+     "InvalidReplicaSpec", "nodeSelector.gen must be a text, not 3"),
+    ("text for seconds", _set(*ROLES, "Worker", "template", "spec", "terminationGracePeriodSeconds", value="5"),
+     "InvalidReplicaSpec", "terminationGracePeriodSeconds must be a whole number"),
     ("quantity", _container(resources={"limits": {"cpu": "much"}}), "InvalidReplicaSpec", "'much' is not a quantity"),
     ("no leader", _drop(*ROLES, "Master"), "InvalidReplicaType", "needs 1 leader: Master for pytorch"),
     ("restart policy", _set(*ROLES, "Worker", "restartPolicy", value="onFailure"), "InvalidReplicaSpec",
@@ -136,6 +141,8 @@ WRONG: list[tuple[str, Change, str, str]] = [
     ("min 0", _set(*POLICY, "schedulingPolicy", value={"minAvailable": 0}), "InvalidMinAvailable", "1 or more"),
     ("min by annotation", _annotation("huawei.com/schedule_minAvailable", "x"), "InvalidMinAvailable", "whole number"),
     ("queue", _set(*POLICY, "schedulingPolicy", value={"queue": "fast"}), "InvalidQueue", "'fast' does not exist"),
+    ("priority class", _set(*POLICY, "schedulingPolicy", value={"priorityClass": "urgnt"}), "InvalidPriorityClass",
+     "'urgnt' does not exist; did you mean 'urgent'?"),
     ("min resources", _set(*POLICY, "schedulingPolicy", value={"minResources": {"cpu": "?"}}), "InvalidRunPolicy",
      "not a quantity"),
     ("strategy", _annotation("recover-strategy", "retry,recver"), "InvalidRecoverStrategy", "did you mean 'recover'?"),
@@ -156,7 +163,7 @@ WRONG: list[tuple[str, Change, str, str]] = [
 def test_one_mistake_one_problem(change: Change, reason: str, text: str) -> None:
     given = job()
     change(given)
-    problems = bad(given, queues=["default"])
+    problems = bad(given, queues=["default"], classes=["urgent"])
     assert [p.reason for p in problems] == [reason], [str(p) for p in problems]
     assert text in problems[0].message
     assert str(problems[0]).startswith(f"{reason}: ")

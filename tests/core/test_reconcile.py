@@ -80,6 +80,8 @@ def test_why_pods_that_were_made_find_no_place_is_said() -> None:
     assert state(plan) == ("Created", "PodGroupPending")
     assert plan.word is not None
     assert plan.word.message.endswith(text)
+    alone = decide(replace(JOB, gang=False), replace(GOING, word=CREATED, pods=pods), NOW)
+    assert alone.word == replace(CREATED, message=f"{CREATED.message} Pod {PODS[0].name} has no node: {text}")
     placed = replace(GOING, word=plan.word, pods=tuple(replace(p, phase="Pending") for p in PODS))
     assert state(decide(JOB, placed, NOW)) == ("Created", "JobCreated")
 
@@ -207,7 +209,11 @@ def test_a_job_that_is_wrong_fails_with_all_its_problems_and_its_time_runs() -> 
     assert state(plan) == ("Failed", "JobValidFailed")
     assert plan.word is not None
     assert plan.word.message == "InvalidA: a is wrong; InvalidB: b too"
-    assert [(e.reason, e.warning) for e in plan.events[:2]] == [("InvalidA", True), ("InvalidB", True)]
+    assert [(e.reason, e.warning) for e in plan.events] == [
+        ("JobValidFailed", True),  # first: of very many events the last are dropped
+        ("InvalidA", True),
+        ("InvalidB", True),
+    ]
     assert plan.writes == ()
     seen = replace(NEW, word=plan.word, record=plan.record)
     assert DropJob() in decide(job, seen, NOW + 6).writes
@@ -247,6 +253,26 @@ def test_other_replicas_are_another_set_of_pods() -> None:
     assert len(dropped(plan)) == 3
     assert MakeGang(change=True) in plan.writes
     assert (plan.record.charged, plan.record.shape) == (0, "Master=1,Worker=1")
+
+
+def test_a_new_template_is_also_for_pods_that_have_no_node_yet() -> None:
+    waiting = tuple(replace(p, phase="Pending", node="", outdated=True) for p in PODS)
+    seen = replace(GOING, word=CREATED, pods=waiting, gang=Gang("Inqueue"))
+    plan = decide(JOB, seen, NOW)
+    assert dropped(plan) == [p.name for p in PODS]
+    assert state(plan)[0] == "Created"
+    assert plan.record.floor == plan.record.wave > seen.record.wave
+    gone = decide(JOB, replace(seen, pods=(), word=plan.word, record=plan.record), NOW)
+    assert len(made(gone)) == 3
+    assert (gone.record.charged, gone.record.wave) == (0, plan.record.wave), "nothing was lost"
+
+
+def test_a_new_template_leaves_pods_alone_that_have_a_node() -> None:
+    pods = (*PODS[:2], replace(PODS[2], phase="Pending", node="", outdated=True))
+    plan = decide(JOB, replace(GOING, pods=pods), NOW)
+    assert dropped(plan) == [PODS[2].name]
+    assert (plan.record.charged, plan.record.floor) == (0, GOING.record.floor)
+    assert state(plan)[0] == "Running", "the state says what is lost, and nothing is"
 
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:

@@ -77,6 +77,7 @@ pods = st.builds(
     deleting=st.one_of(st.none(), times),
     exit_code=st.one_of(st.none(), st.sampled_from([0, 1, 137])),
     evicted=st.booleans(),
+    outdated=st.booleans(),
 )
 records = st.builds(
     Record,

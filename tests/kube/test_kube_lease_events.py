@@ -52,6 +52,20 @@ def test_one_leader_at_a_time(real: Access) -> None:
     asyncio.run(go())
 
 
+def test_the_lease_of_one_who_is_known_to_be_dead_is_free(real: Access) -> None:
+    async def go() -> None:
+        async with Client(real) as client:
+            dead: set[str] = set()
+            a = LeaderLease(client, "default", "dead", "a")
+            b = LeaderLease(client, "default", "dead", "b", is_dead=lambda holder: holder in dead)
+            assert await a._try()
+            assert not await b._try()
+            dead.add("a")
+            assert await b._try()
+
+    asyncio.run(go())
+
+
 def test_a_lease_that_cannot_be_renewed_ends_the_work(real: Access) -> None:
     async def go() -> None:
         async with FaultyApi(real) as faulty, Client(faulty.access) as client:

@@ -13,6 +13,7 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import pytest
 from played import facts_of
 from world import Fate, World, a_job, end, operated
 
@@ -27,6 +28,7 @@ from onward.kube.client import Client
 from onward.kube.objects import NODES, PODS, SECRETS, name_of, uid_of
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
+from onward.operator import link
 from onward.operator.eyes import JOBS
 from onward.wire.frames import decode, greet_server, pack, read_frame
 from onward.wire.messages import FaultRequest, Note, Orders, encoder, from_manager
@@ -293,6 +295,18 @@ def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(real: Acces
         await world.told("job", lambda e: "all who knew where it was are gone" in e, "why")
         env = {e["name"] for e in world.pod("job-worker-0")["spec"]["containers"][0]["env"]}
         assert not {"ONWARD_MANAGER", "ONWARD_STANDBY"} & env, "nobody is there whom they could join"
+
+    tell(real, story)
+
+
+def test_how_far_it_is_shows_though_nothing_happens(real: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "NUMBERS_S", 0.5)
+
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: status(world).get("step"), "the step is told")
+        before = int(str(status(world)["step"]))
+        await world.until(lambda: int(str(status(world)["step"])) > before, "and again")
 
     tell(real, story)
 

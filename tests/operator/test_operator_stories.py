@@ -13,6 +13,7 @@ from aiohttp import web
 from waiting import until_async
 from world import Fate, World, a_job, operated
 
+from onward.kube import served
 from onward.kube.access import Access
 from onward.kube.client import Client
 from onward.kube.objects import CONFIGMAPS, NAMESPACES, NODES, PODS, SECRETS, SERVICES, Obj, name_of, uid_of
@@ -21,12 +22,14 @@ from onward.operator.eyes import JOBS
 LIMIT_S = 120.0
 
 
-def tell(real: Access, story: Callable[[World], Awaitable[None]], fate: Fate | None = None) -> None:
+def tell(
+    real: Access, story: Callable[[World], Awaitable[None]], fate: Fate | None = None, gang: bool | None = True
+) -> None:
     async def go() -> None:
         async with Client(real) as client:
             world = World(client, f"s-{uuid.uuid4().hex[:8]}")
             await world.build()
-            async with operated(real, world, fate or Fate()):
+            async with operated(real, world, fate or Fate(), gang):
                 await story(world)
 
     asyncio.run(asyncio.wait_for(go(), LIMIT_S))
@@ -215,7 +218,7 @@ def test_what_is_left_of_a_job_that_has_succeeded(real: Access, policy: str, lef
         await world.until(lambda: len(world.own_pods()) == left, f"{left} pods are left")
         status = world.job("job")["status"]
         assert status["replicaStatuses"] == {"Master": {"succeeded": 1}, "Worker": {"succeeded": 2}}
-        assert status["completionTime"]
+        assert (status["ready"], bool(status["completionTime"])) == ("3/3", True)
 
     tell(real, story)
 
@@ -233,6 +236,9 @@ def test_another_number_of_pods_is_another_set_of_pods(real: Access) -> None:
         await world.until(lambda: [g["spec"]["minMember"] for g in world.groups] == [4], "the gang too")
         await world.edit("job", {"spec": {"replicaSpecs": {"Worker": {"replicas": 1}}}})
         await world.until(lambda: len(world.own_pods()) == 2 and world.state("job") == "Running", "two run")
+        await world.edit("job", {"spec": {"replicaSpecs": {"Worker": None}}})
+        await world.until(lambda: len(world.own_pods()) == 1 and world.state("job") == "Running", "one runs")
+        await world.until(lambda: [g["spec"]["minTaskMember"] for g in world.groups] == [{"master": 1}], "alone")
         assert world.restarts("job") == 0, "nothing was lost"
 
     tell(real, story)
@@ -346,6 +352,55 @@ def test_reason_sync_pod_group_failed(real: Access) -> None:
         await _blocked(world, "SyncPodGroupFailed", "made up 500")
 
     tell(real, story, NoGangs())
+
+
+class Volcano(Fate):
+    """Comes and goes. Whoever asks for PodGroups while it is away is told that there is no such thing."""
+
+    here = False
+    refused = 0
+
+    def unserved(self, path: str) -> bool:
+        away = not self.here and "podgroups" in path
+        self.refused += away
+        return away
+
+    async def comes(self, world: World) -> None:
+        """And is noticed."""
+        self.asked.clear()
+        self.here = True
+        await world.until(lambda: any("podgroups" in path and watch for _, path, watch in self.asked), "it is watched")
+
+    async def goes(self, world: World) -> None:
+        self.here, self.refused = False, 0
+        await world.until(lambda: self.refused > 1, "it is missed")
+
+
+def test_gangs_where_and_as_long_as_they_are_served(real: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "PROBE_S", 0.1)
+    volcano = Volcano()
+
+    def grouped(world: World, name: str) -> list[bool]:
+        own = [p for p in world.own_pods() if p["metadata"]["labels"]["job-name"] == name]
+        return ["scheduling.k8s.io/group-name" in p["metadata"]["annotations"] for p in own]
+
+    async def story(world: World) -> None:
+        await submit(world, a_job("early"))
+        await runs(world, "early")
+        assert grouped(world, "early") == [False] * 3
+        await volcano.comes(world)
+        await world.client.delete(PODS, "early-worker-1", world.namespace)
+        await runs(world, "early", restarts=1)
+        assert grouped(world, "early") == [False] * 3, "one in a gang would wait for those that are in none"
+        await submit(world, a_job("late"))
+        await runs(world, "late")
+        assert grouped(world, "late") == [True] * 3
+        await volcano.goes(world)
+        await world.client.delete(PODS, "late-worker-1", world.namespace)
+        await runs(world, "late", restarts=1)
+        assert grouped(world, "late") == [False] * 3, "nobody would place them any more"
+
+    tell(real, story, volcano, gang=None)
 
 
 @pytest.mark.parametrize(("phase", "reason"), [("", "PodGroupNotInitialized"), ("Pending", "PodGroupPending")])

@@ -79,6 +79,8 @@ class KillingApi(FaultyApi):
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.fate.asked.append((request.method, request.path, "watch" in request.query))
+        if self.fate.unserved(request.path):
+            return web.json_response({"kind": "Status", "code": 404, "message": "no such kind"}, status=404)
         if request.method not in WRITES:
             if request.query.get("watch") == "true":
                 return await self._watch(request)
@@ -132,6 +134,10 @@ class Fate:
     def after(self, request: web.Request) -> str:
         """kill: the operator dies before it hears the reply; kill-heard: after; lost: the reply is lost."""
         return ""
+
+    def unserved(self, path: str) -> bool:
+        """There is no such kind (any more)."""
+        return False
 
     def expires(self) -> bool:
         return False
@@ -370,7 +376,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def operated(real: Access, world: World, fate: Fate) -> AsyncIterator[list[int]]:
+async def operated(real: Access, world: World, fate: Fate, gang: bool | None = True) -> AsyncIterator[list[int]]:
     """An operator that is started again whenever it is killed. Yields a list with one entry for each life."""
     lives: list[int] = []
 
@@ -379,7 +385,7 @@ async def operated(real: Access, world: World, fate: Fate) -> AsyncIterator[list
             while True:
                 api.kill.clear()
                 lives.append(api.effective)
-                task = asyncio.ensure_future(Operator(client, gang=True, namespace=world.namespace).run())
+                task = asyncio.ensure_future(Operator(client, gang=gang, namespace=world.namespace).run())
                 killed = asyncio.ensure_future(api.kill.wait())
                 try:
                     await asyncio.wait({task, killed}, return_when=asyncio.FIRST_COMPLETED)

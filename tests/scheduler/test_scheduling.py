@@ -23,9 +23,8 @@ from objects import (
 
 from onward.kube.access import Access
 from onward.kube.client import Client
-from onward.kube.objects import PODS
+from onward.kube.objects import PODS, PRIORITY_CLASSES
 from onward.scheduler.gangs import POD_GROUPS, QUEUES
-from onward.scheduler.groups import PRIORITY_CLASSES
 
 
 def test_pods_get_nodes_and_no_place_is_given_twice(real: Access) -> None:

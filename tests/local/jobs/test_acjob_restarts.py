@@ -14,7 +14,7 @@ from trained import START_S, Trained
 
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(600)]
 KILL_MANAGER = "kind=kill-manager,when=recovery"
-STEPS = 400  # the lease of a dead operator lasts 15 s, and it must still find the job at work
+STEPS = 400  # an operator that was killed must still find the job at work
 
 
 def in_the_middle(acjobs: Jobs, job: Trained, fault: Callable[[], object]) -> None:
