@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ class Jobs:
 
     def __init__(self, tmp: Path) -> None:
         self._tmp = tmp
-        self._count = 0
+        self._numbers = itertools.count(1)
         self._references: dict[tuple[str, int, tuple[str, ...]], Result] = {}
 
     def run(
@@ -71,15 +73,15 @@ class Jobs:
         flags: list[str] | None = None,
         limit_s: float = LIMIT_S,
     ) -> Result:
-        self._count += 1
-        digest = str(self._tmp / f"run{self._count}")
+        number = next(self._numbers)
+        digest, logs = str(self._tmp / f"run{number}"), self._tmp / f"logs{number}"
         command = [sys.executable, "-m", "onward.cli.main", "run", "-o", "json", "--nproc-per-node", str(nproc)]
         # A test machine may be so busy that a rank stands still for a second: that is no fault, and no test of ours.
-        command += ["--hang-floor", "4", "--log-dir", str(self._tmp / f"logs{self._count}"), *(flags or [])]
+        command += ["--hang-floor", "4", "--log-dir", str(logs), *(flags or [])]
         for spec in chaos or []:
             command += ["--chaos", spec]
         command += [str(ROOT / script), *args, "--digest", digest]
-        p = self._finished(command, limit_s, self._tmp / f"logs{self._count}")
+        p = self._finished(command, limit_s, logs)
         try:
             outcome = json.loads(p.stdout[p.stdout.index("\n{") + 1 if "\n{" in p.stdout else p.stdout.index("{") :])
         except ValueError:
@@ -107,6 +109,13 @@ class Jobs:
             assert not result.incidents
             self._references[key] = result
         return self._references[key]
+
+    def beside_reference(self, script: str, *args: str, nproc: int = 4, **options: Any) -> tuple[Result, Result]:
+        """The reference, and a run that is to come to the same state; both at once, where there is no reference yet."""
+        with ThreadPoolExecutor(1) as aside:
+            reference = aside.submit(self.reference, script, *args, nproc=nproc)
+            result = self.run(script, *args, nproc=nproc, **options)
+            return reference.result(), result
 
     def same_state(self, a: Result, b: Result) -> None:
         """Every tensor, number and random stream of every rank is equal, by a script that knows nothing of onward."""

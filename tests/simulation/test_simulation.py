@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
@@ -33,9 +36,14 @@ from .world import World, simulate
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_promises_hold(seeds: range) -> None:
-    for seed in seeds:
-        outcome = simulate(seed)
+@pytest.fixture(scope="module")
+def on_all_cores() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
+        yield pool
+
+
+def test_promises_hold(seeds: range, on_all_cores: ProcessPoolExecutor) -> None:
+    for outcome in on_all_cores.map(simulate, seeds, chunksize=10):
         assert not outcome.broken, explain(outcome)
         assert outcome.phase in ENDS, explain(outcome)
 

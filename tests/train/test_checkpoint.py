@@ -178,6 +178,7 @@ def test_a_directory_that_cannot_be_written_is_refused(jobs, tmp_path):
     assert "Not a directory" in result.err + result.out
 
 
+@pytest.mark.nightly
 def test_two_jobs_cannot_use_one_directory(jobs, tmp_path):
     command = [sys.executable, "-m", "onward.cli.main", "run", "--nproc-per-node", "1", "--job-name", "first"]
     command += ["--log-dir", str(tmp_path / "logs"), str(ROOT / SCRIPT), "--steps", "100000", "--dir", str(tmp_path)]

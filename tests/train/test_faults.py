@@ -8,6 +8,7 @@ step was lost, and the state is bit for bit that of a run without faults.
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,25 +183,37 @@ STORIES = {
         )
     ),
 }
-CELLS = [pytest.param(name, cell, id=f"{name}: {cell}") for name, story in STORIES.items() for cell in story.cells]
+LONG = ("the manager after every record",)
+MARKS = {name: pytest.mark.nightly if name in LONG else () for name in STORIES}
+CELLS = [
+    pytest.param(name, cell, id=f"{name}: {cell}", marks=MARKS[name])
+    for name, story in STORIES.items()
+    for cell in story.cells
+]
 
 
 @pytest.fixture(scope="module")
-def told(jobs):
-    """The jobs of the stories, each run once."""
+def told(jobs, request):
+    """The jobs of the stories that are asked for, each run once, two at a time: a busy machine is no excuse."""
+
+    def run(story: Story) -> Any:
+        chaos = [*(c.spec for c in story.cells), *story.also]
+        return jobs.run(SCRIPT, *STEPS, chaos=chaos, flags=list(story.flags))
+
+    chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    wanted = {params["name"] for params in chosen if params.get("name") in STORIES}
     results: dict[str, Any] = {}
+    with ThreadPoolExecutor(2) as pool:
 
-    def tell(name: str):
-        if name not in results:
-            story = STORIES[name]
-            chaos = [*(c.spec for c in story.cells), *story.also]
-            results[name] = jobs.run(SCRIPT, *STEPS, chaos=chaos, flags=list(story.flags))
-        return results[name]
+        def tell(name: str) -> Any:
+            for each in {name, *wanted} - {*results}:
+                results[each] = pool.submit(run, STORIES[each])
+            return results[name].result()
 
-    return tell
+        yield tell
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in STORIES])
 def test_story(jobs, told, name):
     result, story = told(name), STORIES[name]
     assert result.code == 0, result.err[-3000:]

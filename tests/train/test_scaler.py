@@ -13,8 +13,8 @@ SCRIPT = "tests/scripts/scaled.py"
 def test_unscaled_once_whatever_happens(jobs, clip: bool) -> None:
     args = ["--clip"] if clip else []
     faults = ["kind=kill,rank=1,step=10,at=optimizer", "kind=exception,rank=0,step=20,at=optimizer"]
-    result = jobs.run(SCRIPT, *args, nproc=2, chaos=faults)
+    reference, result = jobs.beside_reference(SCRIPT, *args, nproc=2, chaos=faults)
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place", "retry"]
     assert len(result.pids(0)) == 1
-    jobs.same_state(jobs.reference(SCRIPT, *args, nproc=2), result)
+    jobs.same_state(reference, result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_there_are_ten_and_five():
     assert len(CONVERTED) == 5
 
 
-@pytest.mark.parametrize("name", [*PLAIN[:2], *nightly(*PLAIN[2:])])
+@pytest.mark.parametrize("name", [*PLAIN[:1], *nightly(*PLAIN[1:])])
 def test_a_torchrun_script_computes_the_same(jobs, tmp_path, name):
     script = f"tests/scripts/plain/{name}"
     ours = jobs.run(script, "--steps", "8", nproc=2)
@@ -39,24 +40,35 @@ def test_a_torchrun_script_computes_the_same(jobs, tmp_path, name):
     jobs.same_state(type(ours)(0, "", "", {}, torchrun(script, tmp_path, "--steps", "8")), ours)
 
 
-@pytest.mark.parametrize("name", PLAIN[2:])
-def test_a_torchrun_script_runs_unchanged(jobs, name):
-    ours = jobs.run(f"tests/scripts/plain/{name}", "--steps", "8", nproc=2)
+@pytest.fixture(scope="module")
+def unchanged(jobs):
+    """The runs of all plain scripts, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        runs = {name: pool.submit(jobs.run, f"tests/scripts/plain/{name}", "--steps", "8", nproc=2) for name in PLAIN}
+        yield lambda name: runs[name].result()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_torchrun_script_runs_unchanged(unchanged, name):
+    ours = unchanged(name)
     assert ours.code == 0, ours.err[-3000:]
     assert ours.outcome["incidents"] == []
     assert all(Path(f"{ours.digest}.{rank}.pt").exists() for rank in range(2)), "each came to its end"
 
 
-@pytest.mark.parametrize("name", CONVERTED)
+OFTEN = ("eval_collectives.py", "gan.py", "loader_workers.py")
+
+
+@pytest.mark.parametrize("name", [*OFTEN, *nightly(*sorted({*CONVERTED} - {*OFTEN}))])
 def test_a_converted_script_survives_kills(jobs, name):
     script, steps = f"tests/scripts/converted/{name}", ("--steps", "40")
     faults = ["rank=1,step=8,at=end", "rank=2,step=18,at=forward", "rank=0,step=28,at=optimizer"]
-    result = jobs.run(script, *steps, chaos=[f"kind=kill,{fault}" for fault in faults])
+    reference, result = jobs.beside_reference(script, *steps, chaos=[f"kind=kill,{fault}" for fault in faults])
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place"] * 3
     assert [len(result.pids(r)) for r in range(4)] == [2, 2, 2, 1]
     assert result.outcome["steps_lost"] == 0
-    jobs.same_state(jobs.reference(script, *steps), result)
+    jobs.same_state(reference, result)
 
 
 def test_faults_inside_an_evaluation(jobs):
@@ -69,6 +81,7 @@ def test_faults_inside_an_evaluation(jobs):
     jobs.same_state(jobs.reference(script, *steps), result)
 
 
+@pytest.mark.nightly
 def test_the_library_changes_no_number(jobs, tmp_path):
     """One loop body with the library, with it and a kill, and without it under torchrun: one and the same state."""
     script = "tests/scripts/both_ways.py"
@@ -89,15 +102,15 @@ UNUSUAL = {
 }
 
 
-@pytest.mark.parametrize("kind", UNUSUAL)
+@pytest.mark.parametrize("kind", ["turns", *nightly("groups", "closure")])
 def test_unusual_scripts_come_to_the_same_state(jobs, kind):
     script, args, faults = "tests/scripts/unusual.py", ("--kind", kind), UNUSUAL[kind].split()
-    result = jobs.run(script, *args, nproc=3, chaos=[f"kind={fault}" for fault in faults])
+    reference, result = jobs.beside_reference(script, *args, nproc=3, chaos=[f"kind={fault}" for fault in faults])
     assert result.code == 0, result.err[-3000:]
     wanted = ["recover-in-place" if fault.startswith("kill") else "retry" for fault in faults]
     assert result.policies() == wanted
     assert result.outcome["steps_lost"] == 0
-    jobs.same_state(jobs.reference(script, *args, nproc=3), result)
+    jobs.same_state(reference, result)
 
 
 def test_state_that_no_other_rank_has_is_refused(jobs):

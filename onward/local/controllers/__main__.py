@@ -12,6 +12,7 @@ from onward.kube.client import Client
 from onward.local import daemon
 from onward.local.controllers.endpoints import EndpointsController
 from onward.local.controllers.nodelife import NodeLifecycle
+from onward.local.controllers.notyet import NotYet
 from onward.local.controllers.system import ensure
 from onward.local.plan import load
 from onward.scheduler.loop import Scheduler
@@ -27,6 +28,7 @@ async def _run(state: Path) -> None:
             Scheduler(client, SCHEDULERS).run(),
             EndpointsController(client).run(),
             NodeLifecycle(client, plan).run(),
+            NotYet(client).run(),
         )
 
 

@@ -16,6 +16,7 @@ from onward.local import wiring
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SEED = EXAMPLES / "seeds/004-pytorch_multinodes_acjob_910b.yaml"
+ELASTIC = EXAMPLES / "seeds/003-elasticjob-torch-mnist-suspend.yaml"
 NAME = "default-test-pytorch"
 
 Kubectl = Callable[..., str]
@@ -45,6 +46,8 @@ def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
 
 @pytest.mark.torch
 def test_from_apply_to_succeeded(kubectl: Kubectl) -> None:
+    kubectl("create", "namespace", "dlrover")
+    assert "created" in kubectl("apply", "-f", str(ELASTIC))
     assert "created" in kubectl("apply", "-f", str(SEED))
     kubectl("wait", f"acjob/{NAME}", "--for=jsonpath={.status.conditions[-1].type}=Running", "--timeout=60s")
     pods = json.loads(kubectl("get", "pods", "-l", f"job-name={NAME}", "-o", "json"))["items"]
@@ -58,6 +61,8 @@ def test_from_apply_to_succeeded(kubectl: Kubectl) -> None:
     assert conditions[-1] == json.loads(kubectl("get", "acjob", NAME, "-o", "jsonpath={.status.conditions[-1]}"))
     states = [(c["type"], c["status"]) for c in conditions if c["type"] in ("Created", "Running", "Succeeded")]
     assert states == [("Created", "True"), ("Running", "False"), ("Succeeded", "True")]
+    told = kubectl("-n", "dlrover", "describe", "elasticjob", "torch-mnist")
+    assert "does not run them yet" in told, "one that nothing runs is told so meanwhile"
     fields = {"type", "status", "lastTransitionTime", "lastUpdateTime", "message", "reason"}
     assert all(set(condition) == fields for condition in conditions)
     said = kubectl("logs", f"{NAME}-master-0")
