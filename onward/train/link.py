@@ -167,11 +167,7 @@ class Link:
 
         def request(key: str) -> Callable[[int], object]:
             return lambda number: StoreRequest(
-                id=number,
-                generation=generation,
-                op=op,
-                key=key,
-                **fields,  # type: ignore[arg-type]
+                id=number, generation=generation, op=op, key=key, **fields  # type: ignore[arg-type]
             )
 
         questions = [(request(key), f"{op} {key} of generation {generation}") for key in keys]
