@@ -29,7 +29,9 @@ class Desk:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
 
-    async def serve(self, request: ControlRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self, request: ControlRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answer until the other side hangs up."""
         with contextlib.suppress(WireError):
             while True:

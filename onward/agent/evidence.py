@@ -53,14 +53,8 @@ def from_proc(pid: int) -> str:
     try:
         for tid in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
             base = f"/proc/{pid}/task/{tid}"
-            state = next(
-                (
-                    line.split(":", 1)[1].strip()
-                    for line in _read(f"{base}/status").splitlines()
-                    if line.startswith("State:")
-                ),
-                "?",
-            )
+            state = next((line.split(":", 1)[1].strip() for line in _read(f"{base}/status").splitlines()
+                          if line.startswith("State:")), "?")
             name, wchan = _read(f"{base}/comm").strip(), _read(f"{base}/wchan").strip()
             kernel = _read(f"{base}/stack").strip().replace("\n", " < ")
             lines.append(f"  thread {tid} ({name}): {state}, waits in {wchan or '?'} {kernel}".rstrip())

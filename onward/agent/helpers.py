@@ -85,7 +85,9 @@ class OwnManager:
     manager is gone, and this node is next in line.
     """
 
-    def __init__(self, settings: RunSettings, meeting: Meeting, log_dir: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: RunSettings, meeting: Meeting, log_dir: Path, say: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._meeting = meeting
         self._log_dir = log_dir

@@ -95,3 +95,4 @@ def _explain(step: int, parts: dict[int, Part], sources: tuple[int, ...]) -> str
     if undone:
         text += f"; the unfinished step of {ranks_named(undone)} is taken back"
     return text
+

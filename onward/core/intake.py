@@ -189,8 +189,7 @@ def _find(name: str, around: Surroundings, problems: list[str]) -> Member | None
         last = len(around.places) - 1
         vacant = number <= last
         problems.append(
-            f"node {number} is lost, and its place still vacant"
-            if vacant
+            f"node {number} is lost, and its place still vacant" if vacant
             else f"node {number} is not one of the {last + 1} nodes (0 to {last})"
         )
         return None

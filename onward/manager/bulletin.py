@@ -25,7 +25,9 @@ class Bulletin:
     def time_of_day(self, now: float) -> float:
         return now + self._wall_s
 
-    def asked(self, job: Job, request: FaultRequest, here: tuple[Member, ...], now: float) -> tuple[Job, FaultAnswer]:
+    def asked(
+        self, job: Job, request: FaultRequest, here: tuple[Member, ...], now: float
+    ) -> tuple[Job, FaultAnswer]:
         """The job after a request, and what is answered."""
         local = job.world_size // max(1, len(job.places))
         around = Surroundings(job.places, here, local, self._rules, self.time_of_day(now))

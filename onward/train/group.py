@@ -32,7 +32,9 @@ from onward.train.work import Again, DoneWork, GroupWork
 class Group(ProcessGroup):
     """The process group that user code and wrappers hold for life."""
 
-    def __init__(self, owner: Groups, name: str, rank: int, size: int, ranks: tuple[int, ...], world_size: int) -> None:
+    def __init__(
+        self, owner: Groups, name: str, rank: int, size: int, ranks: tuple[int, ...], world_size: int
+    ) -> None:
         super().__init__(rank, size)
         self._owner = owner
         self.world_size = world_size

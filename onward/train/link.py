@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from onward.errors import WireError
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
@@ -166,13 +167,8 @@ class Link:
         """The same for several keys, all asked at once: one round trip, whatever their number."""
 
         def request(key: str) -> Callable[[int], object]:
-            return lambda number: StoreRequest(
-                id=number,
-                generation=generation,
-                op=op,
-                key=key,
-                **fields,  # type: ignore[arg-type]
-            )
+            place: dict[str, Any] = {"generation": generation, "op": op, "key": key, **fields}
+            return lambda number: StoreRequest(id=number, **place)
 
         questions = [(request(key), f"{op} {key} of generation {generation}") for key in keys]
         return self._ask(questions, generation, timeout_s, patient)

@@ -89,10 +89,8 @@ class Slot:
         # Whole words, in this order: a kill at any point leaves a slot that is either whole or says it holds nothing.
         memoryview(self.map).cast("q")[0] = -1
         known = self._tensors
-        if (
-            len(body) + 4 > self._room
-            or len(known) != len(tensors)
-            or any(k is not t for k, (_, t) in zip(known, tensors, strict=True))
+        if len(body) + 4 > self._room or len(known) != len(tensors) or any(
+            k is not t for k, (_, t) in zip(known, tensors, strict=True)
         ):
             self._lay_out(len(body) + 4, tensors)
         if self._into:

@@ -334,3 +334,4 @@ def note_zero_grad(tx: Transaction, protected: Protected) -> None:
 
     for obj in (*protected.optimizers.values(), *protected.modules.values()):
         wrap(obj)
+

@@ -172,10 +172,8 @@ class GroupWork(dist.Work):
             return self.inner.get_future()  # complete already, and ordered by the streams
         with self._lock:
             if self._future is None:
-                self._future = (
-                    torch.futures.Future(devices=self._owner.devices)
-                    if self._owner.accelerated
-                    else (torch.futures.Future())
+                self._future = torch.futures.Future(devices=self._owner.devices) if self._owner.accelerated else (
+                    torch.futures.Future()
                 )
                 done = self._event.is_set()
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from onward.agent.chaos import parse_chaos
@@ -37,3 +39,21 @@ def test_every_problem_is_listed() -> None:
 def test_what_is_left_out_has_its_default() -> None:
     (found,) = parse_chaos(["kind=kill,rank=1"], 2)
     assert (found.step, found.seconds, found.at) == (-1, 0.0, "begin")
+
+
+def test_a_file_says_the_same_as_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "storm.yaml"
+    path.write_text("- {kind: double, rank: 0+1, step: 5}\n- {kind: during-recovery, rank: 1}\n")
+    assert parse_chaos([str(path)], 2) == parse_chaos(["kind=double,rank=0+1,step=5", "kind=during-recovery,rank=1"], 2)
+    assert [(i.kind, i.rank, i.at) for i in parse_chaos([str(path)], 2)] == [
+        ("kill", 0, "begin"),
+        ("kill", 1, "begin"),
+        ("kill", 1, "recovery"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["kind: kill", "- kill", "{", "- {kind: kil, rank: 0}"])
+def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "storm.yaml"
+    path.write_text(text)
+    assert str(path) in problems(str(path))
