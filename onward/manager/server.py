@@ -67,6 +67,8 @@ class ManagerServer:
             self._flush()
         finally:
             server.close()  # not waited for: from Python 3.12 on that lasts until the last peer has hung up
+            for writer in [*self._peers.values(), *self._operators]:
+                writer.close()  # or whoever was let in before would be answered still
 
     async def _in_office(self, idle_s: float) -> None:
         while not self._logic.deposed:
