@@ -220,6 +220,8 @@ class Promises:
                 self._broken(1, f"{p} and {other} are both members of generation {generation}")
         elif stage is Stage.PAUSED and not self._rank_faults():
             self._broken(5, f"{p} was paused although nothing happened to any rank")
+        elif stage is Stage.LEFT:
+            self.on_good_end(p)  # how its process goes from here on makes no difference any more
 
     def on_good_end(self, p: RankProcess) -> None:
         """`p` is through its script."""
