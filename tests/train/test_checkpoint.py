@@ -91,7 +91,7 @@ def test_a_fresh_start_sets_earlier_checkpoints_aside(jobs, tmp_path):
     jobs.same_state(jobs.reference(SCRIPT, *STEPS, nproc=2), result)
 
 
-@pytest.mark.parametrize("nproc", [3, *nightly(1)])
+@pytest.mark.parametrize("nproc", nightly(3, 1))
 def test_another_number_of_ranks(jobs, tmp_path, nproc):
     save(jobs, tmp_path, "--wait")
     result = resume(jobs, tmp_path, nproc=nproc)

@@ -31,8 +31,7 @@ def ledger(result, rank):
 
 @pytest.mark.parametrize("mode", [("--noise",), *nightly(())], ids=["careful", "light"])
 def test_no_gap_and_no_double(jobs, mode):
-    reference = jobs.reference(SCRIPT, "--steps", "40", *mode)
-    result = jobs.run(SCRIPT, "--steps", "40", *mode, chaos=FAULTS)
+    reference, result = jobs.beside_reference(SCRIPT, "--steps", "40", *mode, chaos=FAULTS)
     assert result.code == 0, result.err[-3000:]
     assert len(result.incidents) >= 6
     jobs.same_state(reference, result)  # the protected ids of every sample drawn are part of it
