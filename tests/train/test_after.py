@@ -141,6 +141,7 @@ def test_an_error_after_the_update_that_does_not_come_back_is_survived(jobs, tmp
     same_digests(tmp_path)
 
 
+@pytest.mark.nightly  # not known to be steady
 def test_left_with_break_a_loop_has_a_safe_end_too(jobs, tmp_path):
     """The others have left it long ago when a rank dies in what comes after. The steps have a name and a wrapper."""
     leaves = "if step.index == 7: break"
@@ -152,6 +153,7 @@ def test_left_with_break_a_loop_has_a_safe_end_too(jobs, tmp_path):
     same_digests(tmp_path)
 
 
+@pytest.mark.nightly  # not steady yet, as the next one
 def test_who_breaks_off_in_a_step_that_does_not_count_is_started_again(jobs, tmp_path):
     """It forgot to ask `step.committed`; the others did not."""
     leaves = "if step.index == 7 and (step.committed or run.rank == 2 and once('left')): break"
