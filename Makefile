@@ -9,8 +9,10 @@ STAMP  := $(VENV)/.ready
 demo: $(STAMP)
 	$(BIN)/onward demo
 
+# A test of real processes can lose a race on a machine that is busy with other work: what failed is run once more, by
+# itself, and said to be unsteady. What fails twice has failed, and so has a run in which more than a few failed.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q || { [ $$? -eq 1 ] && $(BIN)/python -m pytest -q --lf --lfnf none --once-more; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

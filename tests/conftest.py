@@ -19,10 +19,25 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, help="simulate this many seeds (tests/simulation)")
     parser.addoption("--seed", type=int, help="simulate this one seed again: -k replay --seed N (tests/simulation)")
+    parser.addoption("--once-more", action="store_true", help="with --lf: what failed, if that is not too much")
 
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 240
+UNSTEADY = 4  # more than so many failures are no accident
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("once_more"):
+        failed = config.cache.get("cache/lastfailed", {})
+        if not 0 < len(failed) <= UNSTEADY:
+            raise pytest.UsageError(f"{len(failed)} tests have failed; only 1 to {UNSTEADY} are run once more")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("once_more"):
+        for report in terminalreporter.stats.get("passed", []):
+            terminalreporter.write_line(f"UNSTEADY {report.nodeid}: failed among the others, passed by itself")
 
 
 @dataclass
