@@ -59,6 +59,7 @@ class Fault:
     bound_s: float
     recover_s: float | None = None
     steps_lost: int = 0
+    others_s: float = 0.0  # the longest that one of the other ranks has stood meanwhile
 
 
 class JobDied(Exception):
@@ -228,7 +229,14 @@ class Job:
                     break
         if len(moments) < self.ranks:
             return None
-        return replace(fault, recover_s=max(moments) - fault.at, steps_lost=lost)
+        over = max(moments)
+        stood = [
+            b.at - max(a.at, fault.at)
+            for rank, of_rank in enumerate(lines)
+            for a, b in pairwise(of_rank)
+            if rank != fault.rank and fault.at < b.at and a.at < over
+        ]
+        return replace(fault, recover_s=over - fault.at, steps_lost=lost, others_s=max(stood))
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
@@ -278,17 +286,22 @@ def launchers() -> dict[str, Launcher]:
     return {launcher.name: launcher for launcher in found}
 
 
+# Of each peer: the program in its environment that must be there, the command, and what it trains.
 PEERS = {
-    "dlrover": ("dlrover-run", "--standalone", "--nproc_per_node={ranks}", "--max_restarts=1000"),
-    "nvrx": ("ft_launcher", "--standalone", "--nproc-per-node={ranks}", "--max-restarts=1000"),
+    "dlrover": ("dlrover-run", ("--standalone", "--nproc_per_node={ranks}", "--max_restarts=1000"), "train_plain.py"),
+    "nvrx": ("ft_launcher", ("--standalone", "--nproc-per-node={ranks}", "--max-restarts=1000"), "train_plain.py"),
+    "torchft": ("torchft_lighthouse", (), "train_torchft.py"),
 }
 
 
 def peer(name: str, venv: Path) -> Launcher | None:
     """The launcher of a peer in its own environment; None when it is not there."""
-    program, *flags = PEERS[name]
-    path = venv / "bin" / program
+    program, flags, script = PEERS[name]
+    path = venv.absolute() / "bin" / program
     if not path.exists():
         return None
-    setting = (("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"), ("PATH", f"{venv / 'bin'}:{os.environ['PATH']}"))
-    return Launcher(name, (str(path), *flags), env=setting)
+    setting = (("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"), ("PATH", f"{path.parent}:{os.environ['PATH']}"))
+    command = (str(path), *flags)
+    if name == "torchft":  # has no launcher of its own
+        command = (str(path.with_name("python")), str(HERE / "scripts" / "start_torchft.py"), "{ranks}")
+    return Launcher(name, command, script, env=setting)

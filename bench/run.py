@@ -125,6 +125,9 @@ def faults(bench: Bench) -> tuple[list[Row], object]:
             rows.append(Row("  guilty rank named", "", f"{named} of {len(ours.faults)}", "", "all", verdict))
         for other in (launcher.name for launcher in bench.peers):
             rows.append(Row(f"  against {other}", times(seen[other, kind], ours), "", cost(seen[other, kind], other)))
+            if other == "torchft" and seen[other, kind].seconds:  # it goes on with fewer ranks until then
+                pauses = [median([f.others_s for f in found.faults]) for found in (seen[other, kind], ours)]
+                rows.append(Row("  the other ranks stood", times_of(*pauses), sec(pauses[1]), sec(pauses[0])))
         rows.append(stages_row(ours))
     stock = seen["torchrun, stock", "kill"]
     rows.append(Row("kill, torchrun as it comes", times(stock, seen["onward", "kill"]), "", cost(stock, "torchrun")))
@@ -368,7 +371,11 @@ def times(theirs: Samples, ours: Samples) -> str:
         return ""
     if not theirs.seconds:
         return f"> {theirs.never[0].bound_s / median(ours.seconds):.0f}x" if theirs.never else ""
-    return f"{median(theirs.seconds) / median(ours.seconds):.0f}x"
+    return times_of(median(theirs.seconds), median(ours.seconds))
+
+
+def times_of(theirs: float, ours: float) -> str:
+    return f"{theirs / ours:.0f}x" if ours > 0 and theirs > 0 else ""
 
 
 def difference_row(what: str, found: dict, counted: str) -> Row:
