@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+
 import pytest
 
 from onward import __version__
@@ -61,3 +65,27 @@ def test_run_has_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_version(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0
     assert capsys.readouterr().out == f"onward {__version__}\n"
+
+
+LATE = """
+import os, signal, sys
+from onward.ending import exit_code_of
+
+class Late:
+    kill, me, number = os.kill, os.getpid(), signal.SIGTERM
+
+    def __del__(self):  # when Python takes its modules apart, and has taken back all handlers
+        Late.kill(Late.me, Late.number)
+
+def command():
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return 5
+
+late = Late()
+sys.exit(exit_code_of(command))
+"""
+
+
+def test_a_signal_that_comes_when_all_is_over_does_not_change_the_exit_code() -> None:
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(LATE)], timeout=60, check=False)
+    assert done.returncode == 5
