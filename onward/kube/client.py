@@ -26,7 +26,7 @@ APPLY = "application/apply-patch+yaml"
 REQUEST_S = 30.0
 ATTEMPTS = 6
 LINE_BYTES = 64 * 1024 * 1024  # one watch event is one line; objects are at most a few MB
-QUIET_S = 70.0  # a watch that says nothing for longer than its bookmarks take is broken
+QUIET_S = 90.0  # a watch that says nothing for longer is broken: bookmarks come each 60 to 75 seconds
 
 
 class ApiError(OnwardError):
