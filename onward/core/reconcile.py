@@ -51,7 +51,7 @@ def decide(job: Wanted, seen: Seen, now: float) -> Plan:
     """All that is to be done now. See the module's docstring."""
     if seen.ends:
         return Plan(seen.record, seen.word, why=(seen.ends,), hands_off=True)
-    draft = _Draft(job, seen, now)
+    draft = _Draft(job, _without_the_past(seen), now)
     if seen.word is not None and seen.word.type in OVER:
         draft.after_end()
     elif job.problems:
@@ -61,6 +61,19 @@ def decide(job: Wanted, seen: Seen, now: float) -> Plan:
     else:
         draft.go_on()
     return draft.plan()
+
+
+def _without_the_past(seen: Seen) -> Seen:
+    """The manager of pods that were all to go has nothing to say about those that have begun anew since."""
+    floor = seen.record.floor
+    if seen.record.begun == floor:
+        return seen
+
+    def counts(insight: Insight) -> bool:
+        return not insight.pods or any(p.uid in insight.pods for p in seen.pods if p.wave >= floor)
+
+    insight, lately = (i if i is None or counts(i) else None for i in (seen.insight, seen.lately))
+    return replace(seen, insight=insight, lately=lately)
 
 
 @dataclass

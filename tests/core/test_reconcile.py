@@ -357,6 +357,20 @@ def test_a_pod_that_comes_later_joins_where_somebody_is_in_charge_and_begins_whe
     assert decide(job, old, NOW).record.begun == 0, "the manager of pods that are to go is nobody to join"
 
 
+def test_what_the_manager_of_earlier_pods_said_last_does_not_count_for_those_that_began_anew() -> None:
+    job = replace(JOB, keeps_others=True, recovers=True)
+    ended = Insight(over=True, recovers=True, pods=frozenset({"earlier-0", "earlier-1"}))
+    anew = replace(GOING.record, wave=2, floor=2, launched=2, begun=0)
+    pods = tuple(replace(p, wave=2) for p in PODS)
+    seen = replace(GOING, pods=pods[:2], record=anew, lately=ended, insight_until=NOW + 5)
+    for earlier in (seen, replace(seen, insight=ended, lately=None), replace(seen, insight=replace(ended, over=False))):
+        waits = decide(job, earlier, NOW)
+        assert (waits.writes, waits.again_s, waits.record.charged) == ((), 5, 0), "who is in these pods is waited for"
+    now_known = replace(seen, insight=Insight(recovers=True, pods=frozenset(p.uid for p in pods)))
+    plan = decide(job, now_known, NOW)
+    assert (made(plan), plan.record.charged, plan.record.floor) == ([("Worker", 1)], 0, 2)
+
+
 def test_when_those_inside_cannot_go_on_all_begin_anew_and_that_is_counted_once() -> None:
     job = replace(JOB, keeps_others=True, recovers=True, backoff_limit=1)
     seen = replace(GOING, hopeless="all are gone")
