@@ -23,7 +23,7 @@ from onward.core.jobs import (
     Seen,
     Word,
 )
-from onward.core.reconcile import FENCE_S, decide
+from onward.core.reconcile import FENCE_S, UNSEEN_S, decide
 
 NOW = 1000.0
 GANG = Gang("Running")
@@ -273,6 +273,31 @@ def test_a_new_template_leaves_pods_alone_that_have_a_node() -> None:
     assert dropped(plan) == [PODS[2].name]
     assert (plan.record.charged, plan.record.floor) == (0, GOING.record.floor)
     assert state(plan)[0] == "Running", "the state says what is lost, and nothing is"
+
+
+def test_pods_that_no_scheduler_looks_at_are_told_of() -> None:
+    waiting = tuple(replace(p, phase="Pending", node="", made_at=NOW, scheduler="nobody") for p in PODS)
+    seen = replace(GOING, word=CREATED, pods=waiting, gang=Gang("Inqueue"))
+    early = decide(JOB, seen, NOW + 1)
+    assert (early.word, early.again_s) == (CREATED, UNSEEN_S - 1)
+    late = decide(JOB, seen, NOW + UNSEEN_S)
+    assert state(late) == ("Created", "JobCreated")
+    assert late.word is not None
+    assert "no scheduler has looked at it; is nobody running?" in late.word.message
+    looked_at = replace(seen, pods=tuple(replace(p, text="0/3 nodes are available") for p in waiting))
+    assert state(decide(JOB, looked_at, NOW + UNSEEN_S)) == ("Created", "PodGroupPending")
+
+
+def test_that_a_new_template_waits_for_new_pods_is_said_once() -> None:
+    seen = replace(GOING, generation=2, pods=tuple(replace(p, outdated=True) for p in PODS))
+    plan = decide(JOB, seen, NOW)
+    assert (plan.writes, state(plan)[0]) == ((), "Running")
+    assert [e.message for e in plan.events] == [
+        "Job ns/job: the template was changed: 3 pods that have a node run on; it is for those made from now on."
+    ]
+    assert decide(JOB, replace(seen, record=plan.record), NOW).events == ()
+    other = replace(seen, record=replace(seen.record, shape="Master=1,Worker=1"))
+    assert [e.reason for e in decide(JOB, other, NOW).events] == ["jobRestarting"], "all are made anew at once"
 
 
 def test_beside_a_pod_that_ails_another_gets_ready() -> None:
