@@ -18,6 +18,7 @@ from onward.core import quantity
 CONTROLLER = "ascendjob-controller"
 JOB_NAME, REPLICA_TYPE, REPLICA_INDEX = "job-name", "replica-type", "replica-index"  # the legacy twins of the next ones
 KUBEFLOW = "training.kubeflow.org"
+OPERATOR_NAME = f"{KUBEFLOW}/operator-name"
 WAVE = "version"
 RANK_INDEX = "hccl/rankIndex"
 GANG = "scheduling.k8s.io/group-name"
@@ -27,6 +28,7 @@ POD_GROUP_API = "scheduling.volcano.sh/v1beta1"
 POD_TYPE, BACKUP, BACKUP_SOURCE = "podType", "backup", "backupSourcePodName"
 HOT = "-hot"  # at the end of the name of a pod that has taken over from another, or is to
 SECRET_VOLUME = "onward-identity"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # of the job: kubectl's note to itself
 NOTHING_KNOWN = Surroundings()
 GANG_TERMS = ("minMember", "minTaskMember", "minResources", "queue", "priorityClassName")  # what a job says in it
 
@@ -73,7 +75,7 @@ def owner(job: Job) -> Obj:
 def job_labels(job: Job) -> dict[str, str]:
     """On every object of the job; pods of it are found by these."""
     return {
-        f"{KUBEFLOW}/operator-name": CONTROLLER,
+        OPERATOR_NAME: CONTROLLER,
         f"{KUBEFLOW}/job-name": job.name,
         "group-name": GROUP,
         JOB_NAME: job.name,
@@ -266,7 +268,7 @@ def pod_group(job: Job) -> Obj:
             "name": pod_group_name(job),
             "namespace": job.namespace,
             "labels": labels,
-            "annotations": dict(job.annotations),
+            "annotations": {key: text for key, text in job.annotations.items() if key != LAST_APPLIED},
             "ownerReferences": [owner(job)],
         },
         "spec": spec,

@@ -92,8 +92,11 @@ class PodSeen:
     exit_code: int | None = None  # of its training container
     text: str = ""  # why it ended, or why it is not placed
     evicted: bool = False  # ended by the cluster, not by its own program
+    refused: bool = False  # it has never begun, since its node would not have it
+    made_at: float = 0.0
+    scheduler: str = ""  # who is to find it a node
     stands_in: Place | None = None  # it holds no place, and gets ready to take this one (hot switch)
-    outdated: bool = False  # it has no node yet, and its template was changed since it was made
+    outdated: bool = False  # its template was changed since it was made
 
     @property
     def over(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from onward.core.jobs import Insight, Place, PodSeen, Seen, Wanted
 
 RETRYABLE = range(128, 256)  # exit codes that restartPolicy ExitCode calls a passing trouble
+REFUSED_S = 10.0  # a pod that its node would not have is made anew no sooner, for it may be refused again
 UNBUDGETED = 3  # waves of failed programs that somebody inside should have mended, where no limit was given
 
 
@@ -63,7 +64,7 @@ def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
         return Loss(place, "evicted" if pod.evicted else "failed", text, pod)
     if pod.deleting is not None:
         return Loss(place, "gone", "its pod was deleted", pod)
-    if pod.outdated:
+    if pod.outdated and not pod.node:
         return Loss(place, "outdated", "its template was changed before it had a node", pod)
     if unfit:
         return Loss(place, "unfit", unfit, pod)
@@ -107,6 +108,9 @@ def judge(job: Wanted, losses: list[Loss], seen: Seen, now: float) -> Verdict:
     told = _in_words(losses)
     if job.fault_scheduling == "off":
         return Verdict(fatal=_has_failed(job), why=f"{told}; fault-scheduling is off")
+    refused = [loss.pod.made_at for loss in losses if loss.pod is not None and loss.pod.refused]
+    if len(refused) == len(losses) and now < max(refused) + REFUSED_S:
+        return Verdict(hold_until=max(refused) + REFUSED_S, why=f"{told}; another is not made at once")
     failed = [loss for loss in losses if loss.kind == "failed"]
     insight, fresh = seen.insight, now < seen.insight_until
     if insight is None and fresh and seen.lately is not None and (seen.lately.over or not failed):

@@ -38,6 +38,10 @@ class Census:
 
 def admit(minimum: Mapping[str, int], total: Mapping[str, int], used: Mapping[str, int]) -> str:
     """Why a group that says what it needs in all is not let in; empty: it is."""
+    never = [n for n, want in sorted(minimum.items()) if want > total.get(n, 0) * OVERCOMMIT]
+    if never:
+        listed = ", ".join(f"{n} {write(n, minimum[n])} of {write(n, total.get(n, 0))}" for n in never)
+        return f"the cluster is too small: {listed}"
     left = {name: round(total.get(name, 0) * OVERCOMMIT) - used.get(name, 0) for name in minimum}
     short = [
         f"{name} {write(name, want)} of {write(name, max(0, left[name]))}"

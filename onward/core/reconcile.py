@@ -39,6 +39,7 @@ from onward.core.losses import Loss, find_losses, judge, judge_hopeless, why_los
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
 SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
+UNSEEN_S = 15.0  # and so long to say something about pods that all are there
 AVOID_S = 24 * 3600.0
 AVOID_MOST = 32
 SUSPENDED = "JobSuspended"
@@ -51,7 +52,7 @@ def decide(job: Wanted, seen: Seen, now: float) -> Plan:
     """All that is to be done now. See the module's docstring."""
     if seen.ends:
         return Plan(seen.record, seen.word, why=(seen.ends,), hands_off=True)
-    draft = _Draft(job, seen, now)
+    draft = _Draft(job, _without_the_past(seen), now)
     if seen.word is not None and seen.word.type in OVER:
         draft.after_end()
     elif job.problems:
@@ -61,6 +62,19 @@ def decide(job: Wanted, seen: Seen, now: float) -> Plan:
     else:
         draft.go_on()
     return draft.plan()
+
+
+def _without_the_past(seen: Seen) -> Seen:
+    """The manager of pods that were all to go has nothing to say about those that have begun anew since."""
+    floor = seen.record.floor
+    if seen.record.begun == floor:
+        return seen
+
+    def counts(insight: Insight) -> bool:
+        return not insight.pods or any(p.uid in insight.pods for p in seen.pods if p.wave >= floor)
+
+    insight, lately = (i if i is None or counts(i) else None for i in (seen.insight, seen.lately))
+    return replace(seen, insight=insight, lately=lately)
 
 
 @dataclass
@@ -174,7 +188,15 @@ class _Draft:
             self.events.append(Said("JobResumed", f"Job {self.job.key} is resumed."))
         if self.record.told != self.seen.generation:
             self.events += [Said(reason, message) for reason, message in self.job.notes]
+            self._say_who_goes_on_as_before()
             self.record = replace(self.record, told=self.seen.generation)
+
+    def _say_who_goes_on_as_before(self) -> None:
+        stays = [p for p in self.here.values() if p.node and not p.over and p.wave >= self.record.floor]
+        earlier = sum(p.outdated for p in stays)
+        if earlier and self.record.shape == self.job.shape and not self.job.suspend:
+            text = f"the template was changed: {earlier} pods that have a node run on; it is for those made from now on"
+            self.events.append(Said("TemplateChanged", f"Job {self.job.key}: {text}."))
 
     def _fail(self, reason: str, message: str) -> None:
         self.word = Word(FAILED, reason, message)
@@ -434,13 +456,26 @@ class _Draft:
                 return Word(CREATED, "PodGroupNotInitialized", f"{text} {hint}")
         if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
             return self._pending(gang.text or "cluster resource is not enough")
-        unplaced = next((p for p in self.here.values() if p.phase == "Pending" and not p.node and p.text), None)
-        if unplaced is None or len(self.here) < self.job.total:
+        waiting = [p for p in self.here.values() if p.phase == "Pending" and not p.node]
+        unplaced = next((p for p in waiting if p.text), None)
+        if len(self.here) < self.job.total:
             return self._just_created()
+        if unplaced is None:
+            return self._just_created() if not waiting else self._unseen(waiting)
         if self.job.gang:
             return self._pending(unplaced.text)
         created = self._just_created()
         return replace(created, message=f"{created.message} Pod {unplaced.name} has no node: {unplaced.text}")
+
+    def _unseen(self, waiting: list[PodSeen]) -> Word:
+        """All pods are there, and no scheduler has said a word about those without a node."""
+        created, silent_s = self._just_created(), self.now - max(p.made_at for p in waiting)
+        if silent_s < UNSEEN_S:
+            self._again(UNSEEN_S - silent_s)
+            return created
+        names = " or ".join(sorted({p.scheduler for p in waiting}))
+        text = f"Pod {waiting[0].name} has no node, and no scheduler has looked at it; is {names} running?"
+        return replace(created, message=f"{created.message} {text}")
 
     def _pending(self, why: str) -> Word:
         return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")

@@ -34,7 +34,7 @@ from onward.kube.served import WhileServed
 from onward.operator import places, views
 
 JOBS = Resource(ascendjob.GROUP, ascendjob.VERSION, ascendjob.PLURAL, ascendjob.KIND)
-OURS = f"{pods.KUBEFLOW}/operator-name={pods.CONTROLLER}"
+OURS = f"{pods.OPERATOR_NAME}={pods.CONTROLLER}"
 SYNC_S = 120.0
 
 

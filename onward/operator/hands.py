@@ -176,8 +176,23 @@ class Hands:
             except ApiError as gone_meanwhile:
                 raise _NotYet() if gone_meanwhile.code == 404 else gone_meanwhile from e
             _check_owner(resource, made, job)
+            await self.reclaim(resource, made, informer)
+            return made
         informer.learn(made)
         return made
+
+    async def reclaim(self, resource: Resource, ours: Obj, informer: Informer) -> None:
+        """One that the cache does not hold, though it is there. Somebody may have taken away the label that it is
+        found by: it is put back.
+        """
+        label = {pods.OPERATOR_NAME: pods.CONTROLLER}
+        if not label.items() <= (ours["metadata"].get("labels") or {}).items():
+            patch = {"metadata": {"uid": uid_of(ours), "labels": label}}
+            namespace = ours["metadata"]["namespace"]
+            ours = await guarded(
+                self._leads, lambda: self._client.patch(resource, name_of(ours), patch, namespace)
+            )
+        informer.learn(ours)
 
     async def _ensure_secret(self, job: Job, memory: Memory) -> None:
         """The token is kept here, too: whoever deletes the Secret gets the same one back."""

@@ -88,8 +88,10 @@ class Link:
             self._task.cancel()
 
     async def _run(self) -> None:
-        failures = 0
+        failures, leader = 0, ""
         while True:
+            if leader != self._situation.leader:  # another pod: nobody has been asked there yet
+                failures, leader = 0, self._situation.leader
             spoke = False
             targets, asked = self._targets(failures), self._situation
             self._answers = []

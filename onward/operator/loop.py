@@ -134,7 +134,7 @@ class Operator:
         owners = [o.get("uid") for o in there["metadata"].get("ownerReferences") or []]
         if sight.wanted.uid not in owners or not uid_of(there):
             return False
-        self.eyes.pods.learn(there)
+        await self.hands.reclaim(PODS, there, self.eyes.pods)
         return True
 
     async def _write_status(self, sight: Sight, plan: Plan, at: float) -> None:

@@ -15,7 +15,7 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 FAULT = "onward.dev/fault"  # an annotation of a node: what is wrong with it; with it and cordoned, no place for a job
 WAVE = "version"  # a label of pods
 EVICTED = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost", "NodeAffinity"})
-REFUSED = frozenset({"UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "NodeOutOfService"})
+OWN_DOING = "DeadlineExceeded"  # the pod's own activeDeadlineSeconds
 
 
 def wanted(obj: Obj, read: Job | list[Problem]) -> Wanted:
@@ -79,15 +79,18 @@ def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> Po
         deleting=read_stamp(metadata.get("deletionTimestamp")),
         exit_code=ended.get("exitCode"),
         text=": ".join(dict.fromkeys(text))[:300],
-        evicted=_evicted(status, reason),
+        evicted=_evicted(status, reason) or _refused(status, reason),
+        refused=_refused(status, reason),
+        made_at=read_stamp(metadata.get("creationTimestamp")) or 0.0,
+        scheduler=str(pod["spec"].get("schedulerName") or "default-scheduler"),
         outdated=outdated(pod, template),
     )
 
 
 def outdated(pod: Obj, template: str) -> bool:
-    """It has no node yet, and would be made otherwise now."""
+    """It would be made otherwise now."""
     made_from = (pod["metadata"].get("annotations") or {}).get(pods.TEMPLATE)
-    return not pod["spec"].get("nodeName") and made_from is not None and made_from != template
+    return made_from is not None and made_from != template
 
 
 def over(pod: Obj) -> bool:
@@ -107,7 +110,14 @@ def _ended(status: Obj, container: str) -> Obj:
 def _evicted(status: Obj, reason: str) -> bool:
     conditions = status.get("conditions") or []
     disrupted = any(c.get("type") == "DisruptionTarget" and c.get("status") == "True" for c in conditions)
-    return disrupted or reason in EVICTED or reason in REFUSED
+    return disrupted or reason in EVICTED
+
+
+def _refused(status: Obj, reason: str) -> bool:
+    """By the node that it was bound to (OutOfcpu, UnexpectedAdmissionError, ...): none of its containers ever began."""
+    states = [c.get(key) or {} for c in status.get("containerStatuses") or [] for key in ("state", "lastState")]
+    began = any("running" in state or "terminated" in state for state in states)
+    return status.get("phase") == "Failed" and bool(reason) and reason != OWN_DOING and not began
 
 
 def node_seen(node: Obj) -> NodeSeen:

@@ -363,7 +363,10 @@ def test_the_service_is_the_leaders() -> None:
 
 
 def test_the_gang() -> None:
-    group = pods.pod_group(good(with_marks(seed(), recover_strategy="retry")))
+    given = with_marks(seed(), recover_strategy="retry")
+    given["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = "{}"
+    group = pods.pod_group(good(given))
+    assert "kubectl.kubernetes.io/last-applied-configuration" not in group["metadata"]["annotations"], "of the job"
     assert group["apiVersion"] == "scheduling.volcano.sh/v1beta1"
     assert group["metadata"]["name"] == "default-test-pytorch-c0ffee"
     assert group["metadata"]["labels"]["process-recover-enable"] == "on"

@@ -155,6 +155,16 @@ def test_a_crash_waits_a_moment_for_the_managers_word() -> None:
     assert late.hold_until is None
 
 
+def test_a_pod_that_its_node_refuses_is_not_made_again_and_again_without_a_pause() -> None:
+    seen = change(1, phase="Failed", evicted=True, refused=True, made_at=1000.0, text="OutOfcpu")
+    losses = find_losses(JOB, seen)
+    assert judge(JOB, losses, seen, 1001.0).hold_until == 1010.0
+    verdict = judge(JOB, losses, seen, 1010.0)
+    assert (verdict.hold_until, verdict.everybody, verdict.failure) == (None, True, False), "it has not failed itself"
+    more = replace(seen, pods=(*seen.pods[:2], replace(seen.pods[2], phase="Failed", exit_code=1)))
+    assert judge(JOB, find_losses(JOB, more), more, 1001.0).fatal, "nothing is waited for when there is more"
+
+
 def test_a_pod_that_goes_with_the_manager_costs_nothing_when_it_was_well() -> None:
     """The way to the manager is cut because it was in that pod: another takes over, and nobody need wait for that."""
     seen = replace(DELETED, lately=GOES_ON, insight_until=50.0)

@@ -23,7 +23,7 @@ from onward.core.jobs import (
     Seen,
     Word,
 )
-from onward.core.reconcile import FENCE_S, decide
+from onward.core.reconcile import FENCE_S, UNSEEN_S, decide
 
 NOW = 1000.0
 GANG = Gang("Running")
@@ -275,6 +275,31 @@ def test_a_new_template_leaves_pods_alone_that_have_a_node() -> None:
     assert state(plan)[0] == "Running", "the state says what is lost, and nothing is"
 
 
+def test_pods_that_no_scheduler_looks_at_are_told_of() -> None:
+    waiting = tuple(replace(p, phase="Pending", node="", made_at=NOW, scheduler="nobody") for p in PODS)
+    seen = replace(GOING, word=CREATED, pods=waiting, gang=Gang("Inqueue"))
+    early = decide(JOB, seen, NOW + 1)
+    assert (early.word, early.again_s) == (CREATED, UNSEEN_S - 1)
+    late = decide(JOB, seen, NOW + UNSEEN_S)
+    assert state(late) == ("Created", "JobCreated")
+    assert late.word is not None
+    assert "no scheduler has looked at it; is nobody running?" in late.word.message
+    looked_at = replace(seen, pods=tuple(replace(p, text="0/3 nodes are available") for p in waiting))
+    assert state(decide(JOB, looked_at, NOW + UNSEEN_S)) == ("Created", "PodGroupPending")
+
+
+def test_that_a_new_template_waits_for_new_pods_is_said_once() -> None:
+    seen = replace(GOING, generation=2, pods=tuple(replace(p, outdated=True) for p in PODS))
+    plan = decide(JOB, seen, NOW)
+    assert (plan.writes, state(plan)[0]) == ((), "Running")
+    assert [e.message for e in plan.events] == [
+        "Job ns/job: the template was changed: 3 pods that have a node run on; it is for those made from now on."
+    ]
+    assert decide(JOB, replace(seen, record=plan.record), NOW).events == ()
+    other = replace(seen, record=replace(seen.record, shape="Master=1,Worker=1"))
+    assert [e.reason for e in decide(JOB, other, NOW).events] == ["jobRestarting"], "all are made anew at once"
+
+
 def test_beside_a_pod_that_ails_another_gets_ready() -> None:
     job, ails = replace(JOB, hot_switch=True), PODS[1]
     insight = Insight(placed=frozenset(p.uid for p in PODS), ailing={ails.uid: "its fan"})
@@ -355,6 +380,20 @@ def test_a_pod_that_comes_later_joins_where_somebody_is_in_charge_and_begins_whe
     anew = replace(GOING.record, wave=1, floor=1, begun=0)
     old = replace(lost, record=anew, insight=known)
     assert decide(job, old, NOW).record.begun == 0, "the manager of pods that are to go is nobody to join"
+
+
+def test_what_the_manager_of_earlier_pods_said_last_does_not_count_for_those_that_began_anew() -> None:
+    job = replace(JOB, keeps_others=True, recovers=True)
+    ended = Insight(over=True, recovers=True, pods=frozenset({"earlier-0", "earlier-1"}))
+    anew = replace(GOING.record, wave=2, floor=2, launched=2, begun=0)
+    pods = tuple(replace(p, wave=2) for p in PODS)
+    seen = replace(GOING, pods=pods[:2], record=anew, lately=ended, insight_until=NOW + 5)
+    for earlier in (seen, replace(seen, insight=ended, lately=None), replace(seen, insight=replace(ended, over=False))):
+        waits = decide(job, earlier, NOW)
+        assert (waits.writes, waits.again_s, waits.record.charged) == ((), 5, 0), "who is in these pods is waited for"
+    now_known = replace(seen, insight=Insight(recovers=True, pods=frozenset(p.uid for p in pods)))
+    plan = decide(job, now_known, NOW)
+    assert (made(plan), plan.record.charged, plan.record.floor) == ([("Worker", 1)], 0, 2)
 
 
 def test_when_those_inside_cannot_go_on_all_begin_anew_and_that_is_counted_once() -> None:

@@ -14,7 +14,9 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from kernel import free_port
 from played import facts_of
+from waiting import until_async
 from world import Fate, World, a_job, end, operated
 
 from onward.core.facts import Progress, RankFacts, Stage
@@ -29,7 +31,7 @@ from onward.kube.objects import NODES, PODS, SECRETS, name_of, uid_of
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.operator import link
-from onward.operator.eyes import JOBS
+from onward.operator.eyes import JOBS, Memory
 from onward.wire.frames import decode, greet_server, pack, read_frame
 from onward.wire.messages import FaultRequest, Note, Orders, encoder, from_manager
 
@@ -319,3 +321,31 @@ def test_an_operator_that_comes_later_hears_the_manager_though_nothing_happens(r
         await world.until(lambda: inner.server.operators == 2, "and by the next operator")
 
     tell(real, story)
+
+
+def test_a_new_leader_is_asked_at_once_however_long_the_one_before_gave_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[int] = []
+
+    def soon(attempt: int, *bounds: float) -> float:
+        tries.append(attempt)
+        return 0.001
+
+    async def gone(uids: list[str]) -> list[str]:
+        return uids
+
+    async def go() -> None:
+        way = link.Link(Memory("uid", token="t"), lambda: None, gone)
+        try:
+            way.update(link.Situation(leader="127.0.0.2"))
+            await until_async(lambda: tries[-1:] > [20], "nobody answers")
+            before = len(tries)
+            way.update(link.Situation(leader="127.0.0.3"))
+            await until_async(lambda: min(tries[before:], default=9) <= 2, "the wait is short again")
+        finally:
+            way.close()
+
+    monkeypatch.setattr(link, "backoff_s", soon)
+    monkeypatch.setattr(link, "MANAGER_PORT", free_port("127.0.0.2"))
+    asyncio.run(asyncio.wait_for(go(), LIMIT_S))

@@ -13,6 +13,7 @@ from aiohttp import web
 from waiting import until_async
 from world import Fate, World, a_job, operated
 
+from onward.api.pods import OPERATOR_NAME
 from onward.kube import served
 from onward.kube.access import Access
 from onward.kube.client import Client
@@ -94,6 +95,33 @@ def test_all_pods_fail_in_the_same_second_and_the_budget_counts_one(real: Access
         await fails(world, "Job NS/job has failed because pod failed and remain retry times is 0.")
 
     tell(real, story)
+
+
+def test_a_label_by_which_things_are_found_is_put_back(real: Access) -> None:
+    """Else they are there for the server, and not for the operator, which would ask the one again and again."""
+    fate = Fate()
+    gone = {"metadata": {"labels": {OPERATOR_NAME: None}}}
+
+    async def story(world: World) -> None:
+        await submit(world, a_job("job"))
+        await runs(world)
+        before = uids(world)
+        await world.client.patch(SERVICES, "job-master-0", gone, world.namespace)
+        await world.client.patch(PODS, "job-worker-0", gone, world.namespace)
+
+        async def back() -> bool:
+            service = await world.client.get(SERVICES, "job-master-0", world.namespace)
+            both = (service, world.pod("job-worker-0"))
+            return all(OPERATOR_NAME in each["metadata"]["labels"] for each in both)
+
+        await until_async(back, "the labels are back")
+        world.end("job-worker-0", 3)
+        await fails(world, "Job NS/job has failed because has pod failed.")
+        assert uids(world).items() <= before.items()
+        asked = [path for method, path, _ in fate.asked if method == "GET" and path.endswith("/job-worker-0")]
+        assert len(asked) < 10
+
+    tell(real, story, fate)
 
 
 def test_the_backoff_limit(real: Access) -> None:

@@ -136,7 +136,7 @@ def test_groups_that_are_not_let_in(real: Access) -> None:
         async with scheduling(client):
             await add_group(calm, "huge", 1, minResources={"cpu": "100"})
             status = await phase(calm, "huge", "Pending")
-            assert "the cluster has too little left: cpu" in status["conditions"][-1]["message"]
+            assert "the cluster is too small: cpu" in status["conditions"][-1]["message"]
             await add_group(calm, "lost", 1, queue="nowhere")
             await phase(calm, "lost", "Pending")
             await event(calm, "lost", lambda m: 'queue "nowhere" does not exist' in m)

@@ -22,7 +22,9 @@ def main() -> None:
             linux.enter(f"/proc/{pid}/ns/{kind}", flag)
     try:
         spawn.become(spec, command)
+    except spawn.CommandNotFound as e:
+        sys.stderr.write(f"{e}\n")
+        sys.exit(127)
     except OSError as e:
-        what = spawn.not_found(command[0]) if isinstance(e, FileNotFoundError) else e.strerror or str(e)
-        sys.stderr.write(f'exec: "{command[0]}": {what}\n')
-        sys.exit(127 if isinstance(e, FileNotFoundError) else 126)
+        sys.stderr.write(f'exec: "{command[0]}": {e.strerror or e}\n')
+        sys.exit(126)

@@ -19,6 +19,14 @@ class StartError(Exception):
     """The command could not be started."""
 
 
+class CommandNotFound(Exception):
+    """There is nothing of that name to run. Anything else that is not there is an OSError and says what."""
+
+    def __init__(self, name: str) -> None:
+        what = "no such file or directory" if "/" in name else "executable file not found in $PATH"
+        super().__init__(f'exec: "{name}": {what}')
+
+
 def start(spec: Spec, group: cgroups.Group, out: int, err: int) -> int:
     """Fork and exec a container. Returns its pid once the command runs."""
     return _fork(lambda: _become_container(spec, group, out, err))
@@ -49,8 +57,8 @@ def _fork(become: Any) -> int:
         try:
             os.close(read)
             become()
-        except FileNotFoundError as e:
-            _tell(write, f'exec: "{e.filename}": {not_found(str(e.filename))}')
+        except CommandNotFound as e:
+            _tell(write, str(e))
         except OSError as e:
             _tell(write, f"{e.strerror or e}" + (f": {e.filename}" if e.filename else ""))
         except BaseException as e:
@@ -64,10 +72,6 @@ def _fork(become: Any) -> int:
         os.waitpid(pid, 0)
         raise StartError(said.decode(errors="replace"))
     return pid
-
-
-def not_found(name: str) -> str:
-    return "no such file or directory" if "/" in name else "executable file not found in $PATH"
 
 
 def _tell(pipe: int, text: str) -> None:
@@ -132,10 +136,16 @@ def become(spec: Spec, argv: list[str]) -> None:
 def exec_in_path(argv: list[str], env: dict[str, str]) -> None:
     """Look the command up in the container's PATH, not in ours."""
     name = argv[0]
-    if "/" in name:
-        os.execve(name, argv, env)
-    for place in env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
+    path = name if "/" in name else _in_path(name, env.get("PATH", "/usr/local/bin:/usr/bin:/bin"))
+    try:
+        os.execve(path, argv, env)
+    except FileNotFoundError:  # also where a script is there, and what its first line names is not
+        raise CommandNotFound(path) from None
+
+
+def _in_path(name: str, places: str) -> str:
+    for place in places.split(":"):
         path = f"{place or '.'}/{name}"
         if os.access(path, os.X_OK) and not os.path.isdir(path):
-            os.execve(path, argv, env)
-    raise FileNotFoundError(2, "not found", name)
+            return path
+    raise CommandNotFound(name)
