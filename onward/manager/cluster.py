@@ -14,6 +14,7 @@ from onward.core import published
 from onward.core.intake import LONGEST_TEXT, Notice
 from onward.core.job import OVER, Job
 from onward.core.membership import Member
+from onward.core.moving import why_left
 from onward.core.switch import MOST_TRIES
 from onward.manager.logic import ManagerLogic
 from onward.wire.messages import ClusterFacts, FaultRequest, JobFacts, Note
@@ -134,7 +135,7 @@ class ClusterDesk:
         at, found = now + logic.settings.wall_s, {}
         for m in here:
             if m.pod and m.id not in placed:
-                why = published.why_barred(job.board, m, logic.settings.rules, at)
+                why = published.why_barred(job.board, m, logic.settings.rules, at) or why_left(job, m)
                 if why:
                     found[m.pod] = why
         return found
