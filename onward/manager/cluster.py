@@ -88,6 +88,7 @@ class ClusterDesk:
             return JobFacts(waiting=logic.waiting, hopeless=logic.hopeless, pods=sorted(pods), starts=starts)
         if self._began_at is None and job.begun:
             self._began_at = now
+        placed = {m.id for m in job.places if m is not None}
         open_, last = job.incident, job.last
         if open_ is not None and (not open_.policy or job.puzzled_until):
             open_ = None  # what it is will be known in a moment
@@ -102,6 +103,7 @@ class ClusterDesk:
             placed=[m.pod for m in job.places if m is not None and m.pod],
             ailing=self._ailing(logic, job, now),
             unfit=self._unfit(logic, job, here, now),
+            left={m.pod: why for m in here if m.pod and m.id not in placed and (why := why_left(job, m))},
             managers=[m.manager for m in job.places if m is not None and m.manager],
             seat=next((m.manager for m in here if m.id == logic.settings.seat), ""),
             ranks=len(job.ranks),
@@ -135,7 +137,7 @@ class ClusterDesk:
         at, found = now + logic.settings.wall_s, {}
         for m in here:
             if m.pod and m.id not in placed:
-                why = published.why_barred(job.board, m, logic.settings.rules, at) or why_left(job, m)
+                why = published.why_barred(job.board, m, logic.settings.rules, at)
                 if why:
                     found[m.pod] = why
         return found
