@@ -238,6 +238,8 @@ def _ladder(job: Job) -> dict[str, str]:
         strategies = (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.DUMP, Policy.EXIT)
         if recovery.fault_scheduling in ("grace", "force"):
             strategies = (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER, Policy.DUMP, Policy.EXIT)
+    if recovery.fault_scheduling == "off":  # no pod is ever replaced
+        strategies = tuple(policy for policy in strategies if policy is not Policy.RECOVER)
     found = {
         "ONWARD_RECOVER_STRATEGY": ",".join(policy.value for policy in strategies),
         "ONWARD_SUB_HEALTHY_STRATEGY": "hotSwitch" if recovery.sub_healthy == "hotSwitch" else "ignore",

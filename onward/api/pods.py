@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from onward.api import marks
@@ -117,13 +118,14 @@ def pod(
     around: Surroundings = NOTHING_KNOWN,
     prefer: str = "",
     avoid: Sequence[str] = (),
+    shun: Sequence[str] = (),
     stand_in_for: str = "",
     name: str = "",
 ) -> Obj:
     """One pod of a job.
 
-    `prefer` and `avoid` name nodes. `stand_in_for` is the pod whose place it will take (hot switch); it then needs a
-    `name` of its own.
+    `prefer`, `avoid` and `shun` name nodes; one that is shunned is taken when there is no other. `stand_in_for` is the
+    pod whose place it will take (hot switch); it then needs a `name` of its own.
     """
     replica = job.replica(role)
     template = copy.deepcopy(replica.template)
@@ -152,13 +154,18 @@ def pod(
             "annotations": annotations,
             "ownerReferences": [owner(job)],
         },
-        "spec": _spec(job, replica, index, template["spec"], around, prefer, avoid),
+        "spec": _spec(job, replica, index, template["spec"], around, _Nodes(prefer, avoid, shun)),
     }
 
 
-def _spec(
-    job: Job, replica: Replica, index: int, spec: Obj, around: Surroundings, prefer: str, avoid: Sequence[str]
-) -> Obj:
+@dataclass(frozen=True)
+class _Nodes:
+    prefer: str
+    avoid: Sequence[str]
+    shun: Sequence[str]
+
+
+def _spec(job: Job, replica: Replica, index: int, spec: Obj, around: Surroundings, nodes: _Nodes) -> Obj:
     spec["restartPolicy"] = "Never" if replica.restart_policy == "ExitCode" else replica.restart_policy
     if job.scheduling.scheduler and not spec.get("schedulerName"):
         spec["schedulerName"] = job.scheduling.scheduler
@@ -168,8 +175,8 @@ def _spec(
     container["env"] = environment(job, replica, index, around, secret_name(job))
     if not around.token_in_env:
         _mount_secret(job, spec, container)
-    if prefer or avoid:
-        _affinity(spec, prefer, avoid)
+    if nodes.prefer or nodes.avoid or nodes.shun:
+        _affinity(spec, nodes)
     return spec
 
 
@@ -180,19 +187,21 @@ def _mount_secret(job: Job, spec: Obj, container: Obj) -> None:
     container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
 
 
-def _affinity(spec: Obj, prefer: str, avoid: Sequence[str]) -> None:
+def _affinity(spec: Obj, nodes: _Nodes) -> None:
     """By node name, in words that every scheduler understands."""
     affinity = spec["affinity"] = dict(spec.get("affinity") or {})
     node = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
-    if prefer:
+    wishes = [_named("In", nodes.prefer)] if nodes.prefer else []
+    wishes += [_named("NotIn", name) for name in nodes.shun]
+    if wishes:
         key = "preferredDuringSchedulingIgnoredDuringExecution"
-        wish = {"weight": 100, "preference": {"matchFields": [_named("In", prefer)]}}
-        node[key] = [*(node.get(key) or ()), wish]
-    if avoid:
+        new = [{"weight": 100, "preference": {"matchFields": [wish]}} for wish in wishes]
+        node[key] = [*(node.get(key) or ()), *new]
+    if nodes.avoid:
         key = "requiredDuringSchedulingIgnoredDuringExecution"
         required = dict(node.get(key) or {})
         terms = list(required.get("nodeSelectorTerms") or [{}])  # any of them is enough, so each must exclude
-        not_there = [_named("NotIn", name) for name in avoid]
+        not_there = [_named("NotIn", name) for name in nodes.avoid]
         required["nodeSelectorTerms"] = [
             {**t, "matchFields": [*(t.get("matchFields") or ()), *not_there]} for t in terms
         ]

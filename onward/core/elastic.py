@@ -35,6 +35,7 @@ def shrink(job: Job, facts: Facts, now: float) -> Decision:
     new = replace(
         job,
         absent=absent,
+        given_up=(),
         joining=tuple(r for r in job.joining if r not in absent),
         waiting="",
         incident=incident,

@@ -33,8 +33,10 @@ def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> 
         restarts_used=job.restarts_used + 1,
         begun=False,
         ending="",
+        given_up=(),
         absent=(),
         joining=(),
+        arriving=(),
         switch=None,
         switched=(),
         past=(),
@@ -102,6 +104,7 @@ def close(job: Job, now: float, *why: str) -> Decision:
     new = replace(
         job,
         incident=None,
+        given_up=(),
         last=closed.in_short(),
         deadline=None,
         progress_step=max(step, job.progress_step),

@@ -83,10 +83,12 @@ class Job:
     generation: int = 0
     floor: int = 0  # a manager before this one may have opened generations up to this, and nobody has told us
     places: Places = ()  # by node; a vacant one waits for an agent
+    given_up: tuple[str, ...] = ()  # agents that answer, and have lost their place all the same: others are waited for
     voters: tuple[Electorate, ...] = ()  # the agents of the last generation that ran, and of those that may have run
     run: str = ""  # names this run of the job, among all that write to one directory
     absent: tuple[int, ...] = ()  # ranks without which the job goes on, for now
     joining: tuple[int, ...] = ()  # ranks that come back, and have no local state
+    arriving: tuple[int, ...] = ()  # ranks whose node has just taken a place, and fetches what was kept of them
     switch: Switch | None = None
     tried: tuple[tuple[int, str], ...] = ()  # switches that were undone: (node, stand-in)
     switched: tuple[int, ...] = ()  # ranks whose local state is on its way from their old node
@@ -192,6 +194,11 @@ def vacant(job: Job) -> list[int]:
 def without(job: Job, lost: Collection[int]) -> Places:
     """The places, when those of the lost nodes are free for others."""
     return tuple(None if i in lost else m for i, m in enumerate(job.places))
+
+
+def node_names(nodes: Collection[int]) -> str:
+    """`node 1`, or `nodes 0, 2`."""
+    return f"node{'' if len(nodes) == 1 else 's'} {listed(sorted(nodes))}"
 
 
 def vacancy(job: Job) -> str:

@@ -136,6 +136,7 @@ class Insight:
     placed: frozenset[str] = frozenset()  # of these, such as hold a place
     ailing: Mapping[str, str] = field(default_factory=dict)  # uid of a pod for which another should stand in -> why
     unfit: Mapping[str, str] = field(default_factory=dict)  # uid of a pod that it wants replaced -> why
+    left: Mapping[str, str] = field(default_factory=dict)  # the same, where a process failed, and not the node
     report: Mapping[str, Any] = field(default_factory=dict)  # for the status: step, goodput, policy, last incident
     incident: int = 0  # number of the fault that is being mended, 0: none
     recovering: str = ""  # what is being done about it
@@ -158,6 +159,7 @@ class Record:
     failures: int = 0  # of these, such in which a program had failed
     done: tuple[tuple[str, tuple[int, ...]], ...] = ()  # role -> indices whose pods have succeeded
     avoid: tuple[tuple[str, float], ...] = ()  # nodes that failed this job, and when
+    shun: tuple[tuple[str, float], ...] = ()  # nodes on which processes of it failed: taken when no other is free
     told: int = 0  # the generation of the job whose notes and problems were told
     opened: int = 0  # the last incident whose beginning was told
     closed: int = 0  # and whose end
@@ -232,6 +234,7 @@ class MakePod:
     floor: int = 0  # pods of earlier waves are to go
     joins: bool = False  # those who stay have begun: it takes the place of a lost one
     stand_in_for: str = ""  # the pod beside which it gets ready to take over
+    shun: tuple[str, ...] = ()  # only if there is no other
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ UNBUDGETED = 3  # waves of failed programs that somebody inside should have mend
 
 @dataclass(frozen=True)
 class Loss:
-    """A place whose pod is lost. `kind`: failed (its program), evicted, gone, node, unfit or outdated."""
+    """A place whose pod is lost. `kind`: failed (its program), evicted, gone, node, unfit, left or outdated."""
 
     place: Place
     kind: str
@@ -68,6 +68,9 @@ def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
         return Loss(place, "outdated", "its template was changed before it had a node", pod)
     if unfit:
         return Loss(place, "unfit", unfit, pod)
+    left = seen.insight.left.get(pod.uid, "") if seen.insight is not None else ""
+    if left:
+        return Loss(place, "left", left, pod)
     why = _why_leave_node(job, pod, seen)
     return Loss(place, "node", why, pod) if why else None
 

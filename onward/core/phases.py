@@ -130,6 +130,7 @@ def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
     new = replace(
         job,
         phase=Phase.FORMING,
+        arriving=(),
         agreement=outcome,
         between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in here.values()),
         incident=incident,

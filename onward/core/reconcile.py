@@ -42,6 +42,7 @@ SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before t
 UNSEEN_S = 15.0  # and so long to say something about pods that all are there
 AVOID_S = 24 * 3600.0
 AVOID_MOST = 32
+Marked = tuple[tuple[str, float], ...]  # (node, when)
 SUSPENDED = "JobSuspended"
 AS_IT_SHOULD_BE = ("JobCreated", "JobRunning", "JobSucceeded", SUSPENDED)
 WAITING_GANG = ("", "Pending")
@@ -266,7 +267,8 @@ class _Draft:
             free=r.free if verdict.charged else r.wave + 1,
             failures=r.failures + verdict.failure,
             done=() if verdict.everybody else r.done,
-            avoid=self._avoid(losses),
+            avoid=self._marked(r.avoid, [loss for loss in losses if loss.blames_node]),
+            shun=self._marked(r.shun, [loss for loss in losses if loss.kind == "left"]),
         )
         self.word = Word(RESTARTING, "jobRestarting", verdict.message)
         return False
@@ -292,9 +294,10 @@ class _Draft:
         wave = r.wave + 1 if staying else r.wave
         self.record = replace(r, wave=wave, floor=wave, done=(), charged=charged, free=-1)
 
-    def _avoid(self, losses: list[Loss]) -> tuple[tuple[str, float], ...]:
-        bad = {loss.pod.node: self.now for loss in losses if loss.blames_node and loss.pod is not None}
-        kept = {node: at for node, at in self.record.avoid if self.now - at < AVOID_S}
+    def _marked(self, before: Marked, losses: list[Loss]) -> Marked:
+        """Nodes, with those of these pods, as of now."""
+        bad = {loss.pod.node: self.now for loss in losses if loss.pod is not None}
+        kept = {node: at for node, at in before if self.now - at < AVOID_S}
         newest = sorted((kept | bad).items(), key=lambda item: (item[1], item[0]))
         return tuple(newest[-AVOID_MOST:])
 
@@ -351,12 +354,15 @@ class _Draft:
 
     def _make_pods(self) -> None:
         r = self.record
-        avoid = tuple(node for node, at in r.avoid if self.now - at < AVOID_S)
+        avoid, shun = self._lately(r.avoid), self._lately(r.shun)
         for place in self.job.places():
             if place not in self.here and place not in self.held and not r.is_done(place):
                 prefer = self.seen.previous.get(place, "")
-                prefer = "" if prefer in avoid else prefer
-                self.writes.append(MakePod(place, r.wave, prefer, avoid, r.floor, r.begun == r.floor))
+                prefer = "" if prefer in (*avoid, *shun) else prefer
+                self.writes.append(MakePod(place, r.wave, prefer, avoid, r.floor, r.begun == r.floor, shun=shun))
+
+    def _lately(self, marked: Marked) -> tuple[str, ...]:
+        return tuple(node for node, at in marked if self.now - at < AVOID_S)
 
     def _make_stand_ins(self) -> None:
         """Beside pods that train on, but not as well as they should. One at a time for each, whatever became of it."""
@@ -367,8 +373,8 @@ class _Draft:
         for place, pod in self.here.items():
             why = insight.ailing.get(pod.uid, "")
             if why and place not in served and pod.phase == "Running" and pod.deleting is None:
-                avoid = (*(node for node, at in r.avoid if self.now - at < AVOID_S), pod.node)
-                self.writes.append(MakePod(place, r.wave, "", avoid, r.floor, True, pod.name))
+                avoid = (*self._lately(r.avoid), pod.node)
+                self.writes.append(MakePod(place, r.wave, "", avoid, r.floor, True, pod.name, self._lately(r.shun)))
                 self.events.append(Said("StandIn", f"another pod gets ready to take over from {pod.name}: {why}"))
 
     def _may_stay(self, pod: PodSeen) -> bool:

@@ -21,7 +21,8 @@ from onward.core.faults import new_faults
 from onward.core.fence import fence_by
 from onward.core.incident import Incident
 from onward.core.job import OVER, STOP, Decision, Facts, Job, Phase, all_are, vacancy
-from onward.core.membership import ALONE, Outlook, Vote, fill, vote
+from onward.core.membership import ALONE, Outlook, Vote, vote
+from onward.core.moving import ranks_on, refilled
 from onward.core.phases import while_forming, while_pausing, while_running, while_starting
 from onward.core.remedy import on_faults
 from onward.core.saving import gather, stop, while_saving
@@ -100,17 +101,20 @@ def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 
 
 def _give_places(job: Job, outlook: Outlook, now: float) -> Decision:
-    places = fill(job.places, outlook.here)
+    places = refilled(job, outlook.here, now)
     new = [(i, m) for i, (m, old) in enumerate(zip(places, job.places, strict=True)) if m is not None and old is None]
     if not new:
         return Decision(job)
-    why = ", ".join(f"{m.name} takes the place of node {i}" for i, m in new)
+    again = {m.id: " again, as nobody else has come" for _, m in new if m.id in job.given_up}
+    why = ", ".join(f"{m.name} takes the place of node {i}{again.get(m.id, '')}" for i, m in new)
     until = now + job.limits.mend_s
     deadline = fence_by(job, now) if job.phase is Phase.PAUSING else None
     waiting = job.waiting if None in places else ""
     if job.phase is Phase.RUNNING:
         return Decision(replace(job, places=places), (f"{why}, and joins when it is ready",))
     incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
+    if job.phase is Phase.PAUSING:
+        job = replace(job, arriving=(*job.arriving, *ranks_on(job, {i for i, _ in new})))
     job = replace(job, places=places, mend_until=until, deadline=deadline, waiting=waiting, incident=incident)
     return Decision(job, (why,))
 

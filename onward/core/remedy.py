@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from onward.core.ends import restart, why_own_bug
@@ -26,12 +27,14 @@ from onward.core.job import (
     is_load,
     mend_s,
     next_generation,
+    node_names,
     node_of,
     renewed,
     vacancy,
     vacant,
     without,
 )
+from onward.core.moving import given_up, nodes_to_leave, ranks_on, why_not
 from onward.core.policy import Policy
 from onward.core.saving import climb
 from onward.core.words import counted, ranks_named
@@ -102,8 +105,16 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     if not dead and retries > RETRY_LIMIT:
         suspects = [f for f in incident.faults if job.incarnations[f.rank] == f.incarnation]
         dead = [f.rank for f in sorted(suspects, key=lambda f: f.retryable == "communication")][:1]
+    leaving = nodes_to_leave(job, dead) if len(dead) < len(job.ranks) else frozenset()
+    needed = why_not(job, facts, leaving, dead) if leaving else ""
+    if needed:
+        what = f"without recover-in-place {node_names(leaving)} would be given up"
+        return climb(job, now, f"{incident.headline()}; {what}, and {needed}")
+    if leaving:
+        job = given_up(job, leaving)
+        dead = sorted({*dead, *ranks_on(job, leaving)})
     lost = sorted(r for r in dead if job.places and job.places[node_of(job, r)] is None)
-    policy, why = _choose(job, tuple(dead), tuple(lost))
+    policy, why = _choose(job, tuple(dead), tuple(lost), leaving)
     if len(dead) == len(job.ranks):
         return restart(job, now, why)
     if policy not in (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER, Policy.ELASTIC):
@@ -127,10 +138,14 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     return Decision(new, (why,))
 
 
-def _choose(job: Job, dead: tuple[int, ...], lost: tuple[int, ...]) -> tuple[Policy, str]:
+def _choose(
+    job: Job, dead: tuple[int, ...], lost: tuple[int, ...], leaving: Collection[int] = ()
+) -> tuple[Policy, str]:
     """The cheapest policy that is configured, can cure this and has budget."""
     assert job.incident is not None
     head = job.incident.headline()
+    if leaving:
+        head = f"{head}; {node_names(leaving)} {'is' if len(leaving) == 1 else 'are'} given up"
     if not dead:
         if Policy.RETRY in job.policies:
             return Policy.RETRY, f"{head}; redoing the step in place, no process ends"

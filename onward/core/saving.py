@@ -9,7 +9,7 @@ from onward.core.ends import restart, stopped, why_not_again
 from onward.core.facts import THROUGH, Scope, Stage
 from onward.core.faults import condemned, needs_new_process
 from onward.core.fence import copy_of, fenced
-from onward.core.job import RELOAD, STOP, Decision, Facts, Job, Phase, current, is_load
+from onward.core.job import RELOAD, STOP, Decision, Facts, Job, Phase, current, is_load, node_of
 from onward.core.policy import Policy
 
 
@@ -52,7 +52,8 @@ def gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     standing = {r: f for r, f in here.items() if f.stage is Stage.PAUSED and f.generation == job.generation}
     begun = (Stage.FORMED, Stage.READY, Stage.TRAINING, *THROUGH, Stage.PAUSED)  # what is known may be old news
     coming = [r for r, f in here.items() if r not in standing and r not in dead and f.stage in begun]
-    if coming and not late:
+    fetching = [r for r in job.arriving if r not in dead and _is_fetching(job, r, here)]
+    if (coming or fetching) and not late:
         return Decision(job)
     patience = job.incident.opened_at + job.limits.mend_s if job.incident is not None else now + job.limits.pause_s
     if coming and now < patience and all(here[r].progress.section for r in coming):
@@ -80,6 +81,14 @@ def gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
         deadline=now + job.limits.save_s,
     )
     return Decision(new, (why,))
+
+
+def _is_fetching(job: Job, rank: int, here: Facts) -> bool:
+    """What is kept of it elsewhere is not on its new node yet."""
+    if job.places[node_of(job, rank)] is None:
+        return False
+    f = here.get(rank)
+    return f is None or (f.stage in (Stage.STARTING, Stage.SETUP, Stage.PARKED) and not f.local_steps)
 
 
 def savers(job: Job, facts: Facts) -> dict[int, int]:

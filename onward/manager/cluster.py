@@ -14,6 +14,7 @@ from onward.core import published
 from onward.core.intake import LONGEST_TEXT, Notice
 from onward.core.job import OVER, Job
 from onward.core.membership import Member
+from onward.core.moving import why_left
 from onward.core.switch import MOST_TRIES
 from onward.manager.logic import ManagerLogic
 from onward.wire.messages import ClusterFacts, FaultRequest, JobFacts, Note
@@ -87,6 +88,7 @@ class ClusterDesk:
             return JobFacts(waiting=logic.waiting, hopeless=logic.hopeless, pods=sorted(pods), starts=starts)
         if self._began_at is None and job.begun:
             self._began_at = now
+        placed = {m.id for m in job.places if m is not None}
         open_, last = job.incident, job.last
         if open_ is not None and (not open_.policy or job.puzzled_until):
             open_ = None  # what it is will be known in a moment
@@ -101,6 +103,7 @@ class ClusterDesk:
             placed=[m.pod for m in job.places if m is not None and m.pod],
             ailing=self._ailing(logic, job, now),
             unfit=self._unfit(logic, job, here, now),
+            left={m.pod: why for m in here if m.pod and m.id not in placed and (why := why_left(job, m))},
             managers=[m.manager for m in job.places if m is not None and m.manager],
             seat=next((m.manager for m in here if m.id == logic.settings.seat), ""),
             ranks=len(job.ranks),

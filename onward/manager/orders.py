@@ -218,8 +218,4 @@ def _kept_at(job: Job, rank: int, facts: Mapping[int, RankFacts], roll: Roll) ->
     own = facts.get(rank)
     if own is not None and own.incarnation == job.incarnations[rank] and own.local_steps:
         return ""
-    home = job.places[node_of(job, rank)]
-    for m in roll.latest.values():
-        if m.kept.get(rank) and (home is None or m.agent.id != home.id) and m.agent.id not in roll.absent:
-            return m.agent.peer
-    return ""
+    return roll.keeps_newest(rank)

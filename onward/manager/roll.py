@@ -137,6 +137,13 @@ class Roll:
         keepers = [a for _, a in self._placed(job) if a not in self.absent and self.latest[a].kept.get(rank)]
         return max(keepers, key=lambda a: (max(self.latest[a].kept[rank]), a), default="")
 
+    def keeps_newest(self, rank: int) -> str:
+        """Where to fetch it: also from one that stands by, or that is to have the rank itself from now on."""
+        away = self.absent | self.gone
+        keepers = [m for agent, m in self.latest.items() if agent not in away and m.kept.get(rank)]
+        newest = max(keepers, key=lambda m: (max(m.kept[rank]), m.agent.id), default=None)
+        return newest.agent.peer if newest is not None else ""
+
     def kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
         """Of a rank of a lost node: the steps whose local state is kept."""
         keeper = self.keeper(job, rank)

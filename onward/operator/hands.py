@@ -154,14 +154,15 @@ class Hands:
             around=around,
             prefer=write.prefer,
             avoid=write.avoid,
+            shun=write.shun,
             stand_in_for=old,
             name=pods.stand_in_name(job, role, index, old) if old else "",
         )
         marks = pod["metadata"]["annotations"]
         if write.prefer:
             marks[PREVIOUS_NODE] = write.prefer
-        if write.avoid:
-            marks[AVOID_NODES] = ",".join(write.avoid)
+        if write.avoid or write.shun:
+            marks[AVOID_NODES] = ",".join(dict.fromkeys([*write.avoid, *write.shun]))
         await self._create(PODS, pod, self._eyes.pods, job)
 
     async def _create(self, resource: Resource, wanted: Obj, informer: Informer, job: Job) -> Obj:

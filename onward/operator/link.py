@@ -236,6 +236,7 @@ def insight(facts: JobFacts) -> Insight:
         placed=frozenset(facts.placed),
         ailing=facts.ailing,
         unfit=facts.unfit,
+        left=facts.left,
         incident=facts.incident,
         recovering=recovering,
         last=facts.last,

@@ -43,8 +43,9 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
     kept |= {name: n for name, n in (("begun", record.begun), ("free", record.free)) if n >= 0}
     if record.done:
         kept["done"] = {role: spans(indices) for role, indices in record.done}
-    if record.avoid:
-        kept["avoid"] = {node: stamp(at) for node, at in record.avoid}
+    for name, marked in (("avoid", record.avoid), ("shun", record.shun)):
+        if marked:
+            kept[name] = {node: stamp(at) for node, at in marked}
     new["record"] = kept
     return new
 

@@ -167,13 +167,18 @@ def read_record(status: Obj) -> Record:
         done=tuple(
             (str(role), _indices(str(text))) for role, text in sorted(_mapping(kept.get("done")).items()) if text
         ),
-        avoid=tuple((str(n), at) for n, t in _mapping(kept.get("avoid")).items() if (at := read_stamp(t)) is not None),
+        avoid=_stamped(kept.get("avoid")),
+        shun=_stamped(kept.get("shun")),
         told=_number(kept, "told", 0),
         opened=_number(kept, "opened", 0),
         closed=_number(kept, "closed", 0),
         started_at=read_stamp(status.get("startTime")),
         ended_at=read_stamp(status.get("completionTime")),
     )
+
+
+def _stamped(value: Any) -> tuple[tuple[str, float], ...]:
+    return tuple((str(n), at) for n, t in _mapping(value).items() if (at := read_stamp(t)) is not None)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -200,6 +200,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     placed: list[str] = []  # uids of pods that hold a place
     ailing: dict[str, str] = {}  # uid of a pod for which another should stand in (hot switch) -> why
     unfit: dict[str, str] = {}  # uid of a pod that has to be replaced -> why
+    left: dict[str, str] = {}  # the same, and its node is as good as any
     managers: list[str] = []  # where managers are, or would be, ADDRESS|PORT
     seat: str = ""  # where this one is
     ranks: int = 0  # that take part

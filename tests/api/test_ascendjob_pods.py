@@ -255,6 +255,12 @@ def test_the_ladder_of_a_job_that_names_none(labels: dict[str, str], ladder: str
     assert env(good(with_marks(job(), labels)), "Worker")["ONWARD_RECOVER_STRATEGY"] == ladder
 
 
+@pytest.mark.parametrize(("scheduling", "ladder"), [("off", "dump,exit"), ("grace", "recover,dump,exit")])
+def test_where_no_pod_is_replaced_nobody_waits_for_one(scheduling: str, ladder: str) -> None:
+    marked = with_marks(job(), {"fault-scheduling": scheduling}, recover_strategy="recover,dump")
+    assert env(good(marked), "Worker")["ONWARD_RECOVER_STRATEGY"] == ladder
+
+
 def test_an_elastic_job_may_go_on_with_fewer() -> None:
     given = with_marks(job(Master=role(), Worker=role(3)), recover_strategy="elastic-training,recover")
     assert env(good(given), "Worker")["ONWARD_NNODES"] == "1:4"
@@ -309,13 +315,14 @@ def test_nodes_that_are_preferred_and_avoided() -> None:
         "podAntiAffinity": {"x": 1},
     }
     read = good(job(Master=role(), Worker=role(spec={"affinity": affinity})))
-    found = pods.pod(read, "Worker", 0, prefer="n1", avoid=("n2", "n3"))["spec"]["affinity"]
+    found = pods.pod(read, "Worker", 0, prefer="n1", avoid=("n2", "n3"), shun=("n4",))["spec"]["affinity"]
     terms = found["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     for term in terms:  # any of them is enough, so each of them excludes
         assert term["matchExpressions"] == [expression]
         assert [(f["operator"], f["values"]) for f in term["matchFields"]] == [("NotIn", ["n2"]), ("NotIn", ["n3"])]
-    wish = found["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
-    assert wish["preference"]["matchFields"][0]["values"] == ["n1"]
+    wishes = found["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    fields = [wish["preference"]["matchFields"][0] for wish in wishes]
+    assert [(f["operator"], f["values"]) for f in fields] == [("In", ["n1"]), ("NotIn", ["n4"])]
     assert found["podAntiAffinity"] == {"x": 1}
     assert "affinity" not in pods.pod(good(job()), "Worker", 0)["spec"]
 

@@ -126,6 +126,18 @@ def test_only_the_lost_pod_is_replaced_and_its_node_avoided() -> None:
     assert decide(job, gone, NOW).writes == (MakePod(("Worker", 0), 1, "", ("node-1",)),)
 
 
+def test_a_pod_that_was_left_for_a_process_is_replaced_and_its_node_taken_again_for_want_of_another() -> None:
+    job = replace(GRACE, keeps_others=True, recovers=True)
+    left = Insight(recovers=True, left={PODS[1].uid: "rank 1 killed (SIGKILL)"})
+    seen = replace(GOING, insight=left, previous={("Worker", 0): "node-1"})
+    plan = decide(job, seen, NOW)
+    assert dropped(plan) == ["job-worker-0"]
+    assert (plan.record.wave, plan.record.floor, plan.record.charged) == (1, 0, 0)
+    assert (plan.record.avoid, plan.record.shun) == ((), (("node-1", NOW),))
+    gone = replace(seen, pods=(PODS[0], PODS[2]), record=plan.record, word=plan.word, insight=Insight(recovers=True))
+    assert decide(job, gone, NOW).writes == (MakePod(("Worker", 0), 1, "", shun=("node-1",)),)
+
+
 def test_a_pod_that_only_crashed_prefers_its_node() -> None:
     job = replace(JOB, retry_times=3, keeps_others=True)
     seen = replace(GOING, pods=CRASHED.pods, previous={("Worker", 0): "node-1"})

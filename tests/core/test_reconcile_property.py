@@ -91,6 +91,7 @@ records = st.builds(
     failures=waves,
     done=st.sampled_from([(), (("Worker", (0,)),), (("Master", (0,)), ("Worker", (0, 1)))]),
     avoid=st.sampled_from([(), (("node-1", 10.0),)]),
+    shun=st.sampled_from([(), (("node-1", 10.0),)]),
     started_at=st.one_of(st.none(), times),
     ended_at=st.one_of(st.none(), times),
 )

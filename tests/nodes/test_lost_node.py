@@ -105,6 +105,40 @@ def test_faults_of_ranks_and_of_the_manager_are_cured_in_place_on_any_node(make_
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("rank", [3, 1])
+def test_without_recover_in_place_a_killed_rank_costs_its_node(make_nodes, jobs, rank: int) -> None:
+    """Of node 1, or of the node of rank 0, of the store and of the manager, which goes on there."""
+    nodes = make_nodes()
+    nodes.flags += ["--recover-strategy", "recover"]
+    both = start_two(nodes, f"kind=kill,rank={rank},step=60")
+    spare = nodes.start("spare", "--standby", script=train(nodes))
+    left, given_up = both[1 - rank // 2], both[rank // 2]
+    assert [n.wait() for n in (*both, spare)] == [0, 0, 0], left.said + given_up.said + spare.said
+    node, moved, stay = rank // 2, ((0, 1), (2, 3))[rank // 2], ((2, 3), (0, 1))[rank // 2]
+    assert f"taking the place of node {node}: starting rank" in spare.said
+    assert f"node {node} is not ours any more" in given_up.events, "its other rank is ended, and it stands by"
+    (incident,) = left.outcome["incidents"]
+    assert incident["policy"] == "recover"
+    assert incident["headline"] == f"rank {rank} killed (SIGKILL)"
+    assert left.outcome["steps_lost"] == 0
+    assert [len(left.pids(r)) for r in stay] == [1, 1], "who was not on that node keeps its process"
+    assert [len(spare.pids(r)) for r in moved] == [1, 1]
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
+def test_where_no_other_node_is_there_its_ranks_begin_again_on_it(make_nodes, jobs) -> None:
+    nodes = make_nodes()
+    nodes.flags += ["--recover-strategy", "recover"]
+    first, second = start_two(nodes, "kind=kill,rank=3,step=60")
+    assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
+    assert first.outcome["steps_lost"] == 0
+    assert [len(first.pids(r)) for r in (0, 1)] + [len(second.pids(r)) for r in (2, 3)] == [1, 1, 2, 2]
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
 def test_a_node_that_is_told_to_leave_is_replaced(make_nodes, jobs) -> None:
     nodes = make_nodes()
     first, second = start_two(nodes, "kind=slow,rank=0,step=15,delay=0.1,steps=60")  # so that there is time to tell it

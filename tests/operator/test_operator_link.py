@@ -19,7 +19,7 @@ from played import facts_of
 from waiting import until_async
 from world import Fate, World, a_job, end, operated
 
-from onward.core.facts import Progress, RankFacts, Stage
+from onward.core.facts import Progress, RankFacts, Scope, Stage
 from onward.core.intake import Notice
 from onward.core.job import Limits
 from onward.core.membership import Member
@@ -48,6 +48,7 @@ class PlayedAgent:
         self.orders: Orders | None = None
         self._version = 0
         self.notes: list[str] = []
+        self.killed = 0  # the incarnation of its rank that has died
 
     async def run(self) -> None:
         while True:
@@ -86,16 +87,19 @@ class PlayedAgent:
 
     def _rank(self, o: Orders, order: object) -> RankFacts:
         stage = STAGES.get(getattr(order, "want", ""), Stage.PARKED)
+        dead = order.incarnation == self.killed  # type: ignore[attr-defined]
         step = self._version if stage is Stage.TRAINING else 5
         return RankFacts(
             rank=order.rank,  # type: ignore[attr-defined]
             node=o.node,
             incarnation=order.incarnation,  # type: ignore[attr-defined]
-            stage=stage,
+            stage=Stage.EXITED if dead else stage,
+            exit_code=-9 if dead else None,
             generation=order.generation,  # type: ignore[attr-defined]
             library=True,
             step=step,
             clean=True,
+            scope=Scope.STEP,
             resumed=stage is Stage.TRAINING,
             local_steps=(step,),
             progress=Progress(step=step, launched=1, step_s=0.1),
@@ -216,6 +220,28 @@ def test_a_pod_that_its_manager_calls_unfit_is_replaced_and_the_others_stay(real
         assert "fan-1" in str(status(world)["lastIncident"])
         await world.told("job", lambda e: e.startswith("Recovering: ") and "fan-1" in e, "the beginning is told")
         await world.told("job", lambda e: e.startswith("Recovered: "), "and the end")
+
+    tell(real, story)
+
+
+def test_a_pod_whose_rank_was_killed_is_replaced_elsewhere_where_it_may_not_be_in_place(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        master, worker = world.pod("job-master-0"), world.pod("job-worker-0")
+        inner.agents["job-worker-0"].killed = 1
+        await world.until(lambda: uid_of(world.pod("job-worker-0")) not in ("", uid_of(worker)), "it is replaced")
+        fresh = world.pod("job-worker-0")
+        assert fresh["metadata"]["annotations"]["onward.dev/avoid-nodes"] == worker["spec"]["nodeName"]
+        (wish,) = fresh["spec"]["affinity"]["nodeAffinity"].values()
+        assert "NotIn" in str(wish[0]["preference"]), "another node, if there is one: nothing is wrong with this one"
+        assert uid_of(world.pod("job-master-0")) == uid_of(master)
+        await inner.fall_silent("job-worker-0")
+        inner.join("job-worker-0", 1)
+        mended = "rank 1 killed (SIGKILL): recover, "
+        await world.until(lambda: mended in str(status(world).get("lastIncident")), "mended")
+        await world.until(lambda: world.state("job") == "Running", "it runs")
+        assert world.restarts("job") == 0
 
     tell(real, story)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onward.agent.line import Line, Patience
@@ -22,10 +23,10 @@ PATIENCE = Patience(faithful_s=0.6, silence_s=1.6, office_s=1.7)
 class SimOffice:
     """Looks for a manager at one door after the other."""
 
-    def __init__(self, agent: SimAgent, first: str) -> None:
+    def __init__(self, agent: SimAgent, doors: Sequence[str]) -> None:
         self.agent, self.world = agent, agent.world
         self.connection: Connection | None = None
-        self._line = Line([first], PATIENCE)
+        self._line = Line(doors, PATIENCE, joins=bool(agent.member.pod) and agent.member.standby)
         self._in_office = self._heard = self._nobody_home = False
         self._came = self._heard_at = 0.0
         self._cut_until = self._lost_at = 0.0

@@ -378,6 +378,9 @@ class Promises:
         all_policies = {Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER} <= set(s.policies)
         if not all_policies and "configured" in judged + why:
             return
+        keeps = Policy.DUMP in s.policies or (Policy.RETRY in s.policies and None not in old.places)
+        if "would be given up, and nobody else" in judged + why and not keeps:
+            return  # neither in place nor elsewhere: this ladder has no cheaper way
         if re.search("process restarts? is used up", why) and s.max_restarts < 100:
             return
         if "times with no progress" in why and len(self.world.fired) >= IDENTICAL_LIMIT:

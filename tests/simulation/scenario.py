@@ -88,6 +88,7 @@ class Scenario:
     arbiter: bool = True  # all on one kernel, which knows who is dead
     fail_stop_s: float = 0.0  # the user's word that after so long silence is death
     hot_switch: bool = False  # a node that is called sub-healthy is replaced while it trains
+    pods: bool = False  # an operator replaces agents that are lost, or that the manager has given up
 
     @property
     def control_only(self) -> bool:
@@ -208,6 +209,55 @@ def _fault_in_switch(rng: Random, s: Scenario, sick: int) -> Fault:
         return Fault("manager-kill", phase=phase, nth=1 + (phase == "Forming"), delay_s=delay, journal=journal)
     node = rng.choice((sick, s.nodes, rng.randrange(s.nodes)))
     return Fault("cut", node=node, at=at, for_s=rng.choice((0.3, 1.0, 7.0)), silent=rng.random() < 0.5)
+
+
+def draw_move(rng: Random) -> Scenario:
+    """A job that may not restart a process in its place: the node of a rank that dies is given up."""
+    nodes = rng.choice((2, 3, 3))
+    pods = rng.random() < 0.5
+    alone = (Policy.RECOVER, Policy.EXIT)
+    s = Scenario(
+        world_size=nodes * rng.choice((1, 2, 2)),
+        nodes=nodes,
+        steps=rng.randint(6, 10),
+        spares=rng.choice(("none", "each")),
+        policies=rng.choice((alone, alone, (Policy.RETRY, *alone), (Policy.RECOVER, Policy.DUMP, Policy.EXIT))),
+        max_restarts=32767,
+        faults=[],
+        collectives=rng.choice((1, 1, 2)),
+        noise=rng.random() < 0.2,
+        late_collective=rng.random() < 0.1,
+        eval_every=rng.choice((0, 0, 1, 3)),
+        resets=rng.random() < 0.75,
+        forward_s=rng.choice((0.01, 0.03)),
+        setup_s=rng.choice((0.01, 0.1)),
+        transfer_s=rng.choice((0.002, 0.03)),
+        save_every=rng.choice((0, 0, 3)),
+        standbys=() if pods else rng.choice(((), (0.0,), (0.0,), (0.0, 0.0), (rng.uniform(0.3, 3.0),))),
+        pods=pods,
+        arbiter=pods or rng.random() < 0.6,
+    )
+    kind = rng.choice(("kill", "kill", "kill", "exit", "stop", "hang"))
+    s.faults = [Fault(kind, rng.randrange(s.world_size), rng.choice(STEP_POINTS), rng.randrange(1, s.steps))]
+    s.faults += [_fault_in_move(rng, s) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
+    return s
+
+
+def _fault_in_move(rng: Random, s: Scenario) -> Fault:
+    """Of another rank, of a whole node, of the manager, or of the network."""
+    roll, rank = rng.random(), rng.randrange(s.world_size)
+    if roll < 0.2:
+        return Fault("kill", rank, rng.choice(STEP_POINTS), rng.randrange(s.steps))
+    if roll < 0.5:
+        return _fault_in_recovery(rng, s, rank)
+    if roll < 0.8:
+        journal, delay = rng.choice(("kept", "torn", "lost")), rng.choice((0.0, 0.005, 0.02, 0.1))
+        phase = rng.choice(("Pausing", "Forming", "Running"))
+        return Fault("manager-kill", phase=phase, nth=1 + (phase != "Pausing"), delay_s=delay, journal=journal)
+    if roll < 0.9 or s.arbiter:
+        delay = rng.choice((0.0, 0.02, 0.2))
+        return Fault("kill-node", node=rng.randrange(s.nodes), phase="Pausing", delay_s=delay)
+    return Fault("cut", node=rng.randrange(s.nodes), phase="Pausing", for_s=rng.choice((0.3, 1.0, 7.0)))
 
 
 def _several_nodes(rng: Random, s: Scenario) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ class SimMemory:
 class SimAgent:
     """An agent's process: children, their exits, a tick, and the ways to the manager and to other agents."""
 
-    def __init__(self, world: World, index: int) -> None:
+    def __init__(self, world: World, index: int, doors: Sequence[str] = ("door0|1",)) -> None:
         self.world, self.index = world, index
         s = world.scenario
         local, standby = s.world_size // s.nodes, index >= s.nodes
@@ -68,6 +68,7 @@ class SimAgent:
             wanted=-1 if standby or s.any_place else index,
             standby=standby,
             nproc=local,
+            pod=f"pod{index}" if s.pods else "",
         )
         settings = AgentSettings(member=self.member, local_ranks=local, spares=s.spares)
         self.memory = SimMemory(world)
@@ -75,7 +76,7 @@ class SimAgent:
         self.children: dict[int, RankProcess] = {}
         self.slots: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (rank, attempt) -> two slots of (step, value)
         self.begun: dict[tuple[int, int], int] = {}  # (rank, attempt) -> last step begun
-        self.office = SimOffice(self, "door0|1")
+        self.office = SimOffice(self, doors)
         self.hosting = Hosting(self)
         self.alive, self.here, self.done = True, False, False
         self.placed_until = 0.0  # when it last held a place, or had anything to end
@@ -120,6 +121,7 @@ class SimAgent:
             if child.alive:
                 self.world.after(self.world.rng.random() * 0.003, child.die, -9)
         self._tell_peers()
+        self.world.on_lost(self)
 
     def _tell_peers(self) -> None:
         for other in self.world.agents:

@@ -28,6 +28,7 @@ from .scenario import (
     STEP_POINTS,
     SWITCHING,
     draw,
+    draw_move,
     draw_switch,
 )
 from .tell import ENDS, LAST_LINES, explain
@@ -144,6 +145,34 @@ def test_promises_hold_while_a_node_is_switched(switches: range) -> None:
     if len(switches) > 100:
         assert {"stop", "cut", "kill-node", "raise-communication"} <= set(kinds)
         assert set(SWITCHING) <= set(points)
+
+
+def given_up(seed: int, trace: bool = False) -> World:
+    return World(seed, trace=trace, scenario=draw_move(Random(seed)))
+
+
+_MORE_MOVES = pytest.param(range(60, 2000), marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("moves", [range(60), _MORE_MOVES], ids=str)
+def test_promises_hold_while_a_node_is_given_up(moves: range) -> None:
+    """Its agent is there all the time, or its pod is replaced; others stand by, or nobody does."""
+    kinds: Counter[str] = Counter()
+    moved = replaced = began_anew = 0
+    for seed in moves:
+        world = given_up(seed)
+        outcome = world.run()
+        if outcome.broken or outcome.phase not in ENDS:
+            story = "\n".join((given_up(seed, trace=True).run().trace or [])[-LAST_LINES:])
+            pytest.fail(f"move seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        kinds.update(f.kind for f in world.fired)
+        moved += world.job is not None and world.job.moved > 0
+        replaced += world.replaced_pods > 0
+        began_anew += world.attempts > 0
+    assert moved > len(moves) / 2
+    assert replaced > len(moves) / 4
+    assert began_anew < len(moves) / 4
+    assert {"kill", "manager-kill"} <= set(kinds)
 
 
 @pytest.mark.nightly

@@ -12,6 +12,7 @@ from typing import Any
 
 from onward.core.intake import Notice
 from onward.core.job import Job, Limits
+from onward.core.moving import why_left
 from onward.manager.settings import ManagerSettings
 from onward.wire.messages import FaultRequest
 
@@ -29,6 +30,7 @@ HANG_FLOOR_S = 0.7
 HANG_FIRST_S = 2.5
 PATIENCE_S = 60.0  # after the last fault: several times the sum of the deadlines above
 MAX_EVENTS = 200_000
+MOST_PODS = 12
 
 
 @dataclass
@@ -89,6 +91,7 @@ class World:
         self.agents = [SimAgent(self, n) for n in range(s.nodes + len(s.standbys))]
         self.by_id = {a.member.id: a for a in self.agents}
         self.phase = ""
+        self._given_up: set[int] = set()  # agents whose pods are being taken away
         self._waiting_for_point: dict[str, list[Fault]] = {}
         self._waiting_for_phase: list[Fault] = []
         self._entered: dict[str, int] = {}
@@ -178,6 +181,8 @@ class World:
     def job_changed(self, job: Job) -> None:
         """The manager in office wants something else."""
         self.job, phase = job, job.phase.value
+        if self.scenario.pods:
+            self._take_away(job)
         if self.manager is not None and self.manager not in self.seen_in_office:
             self.seen_in_office.append(self.manager)
         if phase == self.phase:
@@ -187,6 +192,33 @@ class World:
         for fault in [f for f in self._waiting_for_phase if f.phase == phase and f.nth == self._entered[phase]]:
             self._waiting_for_phase.remove(fault)
             self.after(fault.delay_s, self.fire, fault)
+
+    # ------------------------------------------------------------------------------------------ pods
+
+    def _take_away(self, job: Job) -> None:
+        """The operator hears that a pod is of no use any more."""
+        for agent in self.agents:
+            if agent.running and agent.index not in self._given_up and why_left(job, agent.member):
+                self._given_up.add(agent.index)
+                self.after(self.lag(0.2), agent.die)
+
+    @property
+    def replaced_pods(self) -> int:
+        return len(self._given_up)
+
+    def on_lost(self, agent: SimAgent) -> None:
+        """And makes another, when one is gone."""
+        if self.scenario.pods and len(self.agents) < MOST_PODS:
+            self.after(self.lag(0.5), self._make_pod)
+
+    def _make_pod(self) -> None:
+        doors = [a.member.manager for a in self.agents if a.running]
+        if doors:
+            made = SimAgent(self, len(self.agents), doors)
+            self.agents.append(made)
+            self.by_id[made.member.id] = made
+            self.note(f"{made} is a new pod")
+            made.begin()
 
     # ------------------------------------------------------------------------------------------ faults
 

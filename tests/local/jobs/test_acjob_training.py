@@ -39,6 +39,26 @@ def test_a_rank_is_killed_and_then_a_pod_is_deleted(acjobs: Jobs, tmp_path: Path
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("leader", [False, True])
+def test_a_rank_is_killed_that_may_only_be_replaced_elsewhere(
+    acjobs: Jobs, tmp_path: Path, calm: Calm, leader: bool
+) -> None:
+    """`recover` without `recover-in-place`: its pod is made anew on another node, and nothing else."""
+    job = Trained(acjobs, "moved", tmp_path, "recover")
+    job.trains()
+    pod, rank = (job.master, 0) if leader else (job.worker, 1)
+    nodes = {name: job.node(name) for name in job.pods}
+    os.kill(job.ranks[pod][rank], signal.SIGKILL)
+    story = job.mended(f"rank {rank} killed (SIGKILL): recover, ")
+    assert story["restarts"] == 0
+    assert job.new_pods() == job.new_processes() == {pod}
+    assert job.node(pod) not in nodes.values(), "on a node of its own, and not the one where it was"
+    acjobs.cluster.event("moved", f"Recovering: rank {rank} killed (SIGKILL); node {rank} is given up; another node")
+    acjobs.state("moved", "Running")
+    job.ends_like(calm)
+
+
+@pytest.mark.nightly
 def test_hot_switch(acjobs: Jobs, cluster: OneCluster, tmp_path: Path) -> None:
     """A node is called sub-healthy: a pod on another gets ready beside its pod, and takes over at the end of a step."""
     labels = {"fault-scheduling": "grace", "subHealthyStrategy": "hotSwitch"}
