@@ -21,12 +21,11 @@ from onward.errors import StateError
 from onward.train.partner import Partner
 from onward.train.protected import SMALL_BYTES, Protected
 from onward.train.streams import DeviceStream, NumpyStream, PythonStream, Stream, TorchStream, tensor_bytes
-from onward.train.values import dtype_of, plain, rebuilt, restore, state_of
+from onward.train.values import TensorRef, dtype_of, own_tensors, plain, state_of, take_over
 
 _HEADER = struct.Struct("<qqqq")  # step, bytes of the small part, room for it, bytes of the layout
 _HEADER_ROOM = 64
 _PAGE = 4096
-_TENSOR = "\x00onward.local"
 
 
 class Small(msgspec.Struct):
@@ -255,12 +254,19 @@ class LocalState:
         if not local and not self.cursors:
             return b""
 
-        def take(path: str, t: torch.Tensor) -> Any:
-            data = tensor_bytes(t.detach().cpu().contiguous())
-            return [_TENSOR, str(t.dtype).removeprefix("torch."), list(t.shape), data]
+        tensors: list[tuple[str, str, list[int], bytes]] = []
+        taken: dict[int, tuple[torch.Tensor, TensorRef]] = {}  # by id
+
+        def take(path: str, t: torch.Tensor) -> TensorRef:
+            if id(t) not in taken:
+                taken[id(t)] = (t, TensorRef(len(tensors)))
+                data = tensor_bytes(t.detach().cpu().contiguous())
+                tensors.append((path, str(t.dtype).removeprefix("torch."), list(t.shape), data))
+            return taken[id(t)][1]
 
         values = {name: plain(name, state_of(obj), take) for name, obj in local.items()}
-        return msgspec.msgpack.encode({"local": values, "cursors": [c.position for c in self.cursors]})
+        cursors = [c.position for c in self.cursors]
+        return msgspec.msgpack.encode({"local": values, "tensors": tensors, "cursors": cursors})
 
     def publish(self, step: int, small: Small) -> None:
         """Make `small` and the local tensors safe as those of `step`. The other slot stays as it is."""
@@ -312,23 +318,25 @@ class LocalState:
         if not blob:
             return
         values = msgspec.msgpack.decode(blob)
+        own: dict[str, torch.Tensor] = {}
+        for name, obj in self._protected.local.items():
+            own |= own_tensors(name, obj)
+        tensors = [_put(own.get(path), dtype_of(dtype), shape, data) for path, dtype, shape, data in values["tensors"]]
         for name, obj in self._protected.local.items():
             if name in values["local"]:
-                restore(obj, rebuilt(_local_tensors(values["local"][name]), [], state_of(obj)))
+                take_over(obj, values["local"][name], tensors)
         for cursor, position in zip(self.cursors, values["cursors"], strict=False):
             cursor.rewind(position)
 
 
-def _local_tensors(value: Any) -> Any:
-    if isinstance(value, list) and len(value) == 4 and value[0] == _TENSOR:
-        data = bytearray(value[3]) or bytearray(0)
-        flat = torch.frombuffer(data, dtype=dtype_of(value[1])) if data else torch.empty(0, dtype=dtype_of(value[1]))
-        return flat.reshape(value[2])
-    if isinstance(value, list):
-        return [_local_tensors(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _local_tensors(v) for k, v in value.items()}
-    return value
+def _put(own: torch.Tensor | None, dtype: torch.dtype, shape: list[int], data: bytes) -> torch.Tensor:
+    """Into our own tensor where it fits, else a new one."""
+    flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    if own is None or own.dtype != dtype or list(own.shape) != shape:
+        return flat.reshape(shape)
+    with torch.no_grad():
+        own.detach().copy_(flat.reshape(shape))
+    return own
 
 
 def same(a: Small, b: Small) -> bool:

@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel
 from onward.errors import StateError, UsageError
 from onward.train import optimizers, values
 from onward.train.buckets import Buckets, Settled
-from onward.train.values import TensorRef, dtype_of, plain, rebuilt, restore, snapshot, state_of
+from onward.train.values import Snapshot, TensorRef, dtype_of, own_tensors, plain, state_of, take_over
 
 _version, _grad = attrgetter("_version"), attrgetter("grad")
 
@@ -43,6 +43,9 @@ class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
         for n in self.shape:
             count *= n
         return count * int(dtype_of(self.dtype).itemsize)
+
+    def fits(self, t: torch.Tensor | None) -> bool:
+        return t is not None and tuple(t.shape) == tuple(self.shape) and str(t.dtype) == f"torch.{self.dtype}"
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -79,7 +82,7 @@ class Protected:
         self.local: dict[str, Any] = {}
         self._undo: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._undo_kept: list[optimizers.Kept] = []
-        self._begin_objects: dict[str, Any] = {}
+        self._begin_objects: dict[str, Snapshot] = {}
         self._begin_scalers: list[tuple[Any, dict[int, Any]]] = []
         self._buffers: list[tuple[str, torch.Tensor]] | None = None
         self._flat: list[torch.Tensor] = []
@@ -197,12 +200,12 @@ class Protected:
     def begin(self) -> None:
         """Remember what is small and can change before the update: hyper-parameters, schedulers, scalers."""
         self._begin_settings = {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
-        self._begin_objects = {name: snapshot(obj) for name, obj in self.objects.items()}
+        self._begin_objects = {name: Snapshot(name, obj) for name, obj in self.objects.items()}
         self._begin_scalers = [(obj, _scaler_stages(obj)) for obj in self.objects.values() if hasattr(obj, _STAGES)]
 
     def check_small(self, at_begin: bool) -> int:
         """A short name for hyper-parameters and plain objects, as they are or as the open block had found them."""
-        settings, objects = self._begin_settings, self._begin_objects
+        settings, objects = self._begin_settings, {name: kept.value for name, kept in self._begin_objects.items()}
         if not at_begin:
             settings = {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
             objects = {name: state_of(obj) for name, obj in self.objects.items()}
@@ -222,8 +225,8 @@ class Protected:
     def rewind_small(self) -> None:
         for settings in self._begin_settings.values():
             settings.put_back()
-        for name, saved in self._begin_objects.items():
-            restore(self.objects[name], saved)
+        for kept in self._begin_objects.values():
+            kept.put_back()
 
     def save_undo(self) -> None:
         """Copy all shared tensors aside, so that an update can be taken back."""
@@ -266,8 +269,12 @@ class Protected:
         """The manifest of what this rank holds, and the tensors it speaks of, in order."""
         tensors: list[torch.Tensor] = []
         infos: list[TensorInfo] = []
+        taken: dict[int, tuple[torch.Tensor, TensorRef]] = {}  # by id
 
         def take(path: str, t: torch.Tensor) -> TensorRef:
+            if id(t) in taken:
+                return taken[id(t)][1]
+            taken[id(t)] = (t, TensorRef(len(tensors)))
             flat = t.detach()
             if not flat.is_contiguous():
                 flat = flat.contiguous()
@@ -275,7 +282,7 @@ class Protected:
             dtype = str(t.dtype).removeprefix("torch.")
             address = flat.data_ptr() if flat.device.type == "cpu" else 0
             infos.append(TensorInfo(path, dtype, tuple(t.shape), t.device.type == "cpu", address))
-            return TensorRef(len(tensors) - 1)
+            return taken[id(t)][1]
 
         parameters = self.parameters()
         paths = {id(p): path for path, p in parameters}
@@ -298,21 +305,35 @@ class Protected:
             optimizers.take_groups(name, opt, values[f"optimizer {name}"], mine)
         if self.adopting:  # else buffers are local state: each rank has its own
             mine |= {f"{BUFFER}{path}": b for path, b in self.buffers()}
+        kept = self._object_tensors()
         out = []
         for info in manifest.tensors:
             t = mine.get(info.path)
             if t is None:
                 t = self._optimizer_tensor(info)
+            if t is None and info.fits(own := kept.get(info.path)):
+                t = own
             if t is None:
                 out.append(torch.empty(info.shape, dtype=dtype_of(info.dtype)))
                 continue
-            if tuple(t.shape) != tuple(info.shape) or str(t.dtype) != f"torch.{info.dtype}":
+            if not info.fits(t):
                 raise StateError(
                     f"protected tensor {info.path} is {info.dtype}{list(info.shape)} at the source and "
                     f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)} here; the script built another model"
                 )
             out.append(t)
         return out
+
+    def _object_tensors(self) -> dict[str, torch.Tensor]:
+        """Those in protected containers, by path, but for parameters and buffers, which have names of their own."""
+        seen = {id(t) for _, t in (*self.parameters(), *self.buffers())}
+        found: dict[str, torch.Tensor] = {}
+        for name, obj in self.objects.items():
+            for path, t in own_tensors(name, obj).items():
+                if id(t) not in seen:
+                    seen.add(id(t))
+                    found[path] = t
+        return found
 
     def _optimizer_tensor(self, info: TensorInfo) -> torch.Tensor | None:
         name, _, rest = info.path.partition("/")
@@ -333,7 +354,7 @@ class Protected:
         for name, opt in self.optimizers.items():
             optimizers.accept(opt, values[f"optimizer {name}"], tensors)
         for name, obj in self.objects.items():
-            restore(obj, rebuilt(values[f"object {name}"], tensors, state_of(obj)))
+            take_over(obj, values[f"object {name}"], tensors)
         self.buckets.accept(msgspec.convert(values.get("buckets", []), list[Settled]))
 
 

@@ -1,7 +1,11 @@
 """Values that can be protected: taken apart into what can be sent, built again, read from an object and put back.
 
-Tensors, numbers, strings, bytes, None, and lists and dicts of them; objects with `state_dict` and `load_state_dict`;
-and generators of random numbers. Anything else is refused with its path. No pickle.
+Tensors, numbers, strings, bytes, None, and lists, tuples and dicts of them (also of derived types, such as named tuples
+and OrderedDict); objects with `state_dict` and `load_state_dict`; and generators of random numbers. Anything else is
+refused with its path. No pickle.
+
+A script may hold on to what is inside a protected container, and the same thing may stand in several places of it. So
+lists, dicts and tensors are put back into the objects that they were, and one that is sent comes out once.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ import copy
 import json
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,8 +24,10 @@ import torch
 from onward.errors import StateError
 
 SCALARS = (bool, int, float, str, bytes, type(None))
-_TENSOR, _LONG = "\x00onward.tensor", "\x00onward.long"  # no user's list begins with these
+# No user's list begins with these.
+_TENSOR, _LONG, _KIND, _SAME = "\x00onward.tensor", "\x00onward.long", "\x00onward.kind", "\x00onward.same"
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # integers that MessagePack knows
+_FACTORIES = {f.__name__: f for f in (int, float, bool, str, bytes, list, dict, tuple)}  # that a defaultdict may have
 Take = Callable[[str, torch.Tensor], Any]
 
 
@@ -71,24 +78,93 @@ def state_of(obj: Any) -> Any:
     return generator[0]() if generator is not None else obj.state_dict()
 
 
-def snapshot(obj: Any) -> Any:
-    """A copy of its state."""
-    return obj.detach().clone() if isinstance(obj, torch.Tensor) else copy.deepcopy(state_of(obj))
+class Snapshot:
+    """The state of an object as it was, and how to put it back."""
+
+    def __init__(self, name: str, obj: Any) -> None:
+        self._obj = obj
+        self._held: dict[int, tuple[Any, Any]] = {}  # by id: what is changed in place, and what was in it
+        self._root = state_of(obj)
+        self._hold(name, self._root)
+
+    def _hold(self, path: str, value: Any) -> None:
+        if type(value) in SCALARS or id(value) in self._held:
+            return
+        if isinstance(value, torch.Tensor):
+            self._held[id(value)] = (value, value.detach().clone())
+        elif isinstance(value, dict | list):
+            _look(path, value)
+            was = [*value.items()] if isinstance(value, dict) else [*value]
+            self._held[id(value)] = (value, was)
+            for part, v in value.items() if isinstance(value, dict) else enumerate(value):
+                self._hold(f"{path}.{part}" if isinstance(value, dict) else f"{path}[{part}]", v)
+        elif isinstance(value, tuple):
+            _look(path, value)
+            for i, v in enumerate(value):
+                self._hold(f"{path}[{i}]", v)
+        else:
+            plain(path, value, lambda path, t: None)  # says what cannot be protected, and where
+
+    @property
+    def value(self) -> Any:
+        """A copy of what was there."""
+        return self._copy(self._root, {})
+
+    def _copy(self, value: Any, made: dict[int, Any]) -> Any:
+        if id(value) in made:
+            return made[id(value)]
+        if isinstance(value, tuple):
+            return _tuple_of(type(value), [self._copy(v, made) for v in value])
+        if id(value) not in self._held:
+            return value
+        _, was = self._held[id(value)]
+        if isinstance(value, torch.Tensor):
+            new: Any = was.clone()
+        else:
+            new = copy.copy(value)
+        made[id(value)] = new
+        if isinstance(value, dict):
+            _refill(new, [(k, self._copy(v, made)) for k, v in was])
+        elif isinstance(value, list):
+            _refill(new, [self._copy(v, made) for v in was])
+        return new
+
+    def put_back(self) -> None:
+        """In the same objects, whoever else holds them."""
+        if not isinstance(self._obj, torch.Tensor | dict | list):
+            return _load(self._obj, self.value)
+        for value, was in self._held.values():
+            if isinstance(value, torch.Tensor):
+                with torch.no_grad():
+                    value.detach().copy_(was)
+            else:
+                _refill(value, was)
+        return None
 
 
-def restore(obj: Any, saved: Any) -> None:
+def take_over(obj: Any, value: Any, tensors: list[torch.Tensor]) -> None:
+    """Give `obj` the state that `plain` had taken apart elsewhere; `tensors` are those that it speaks of."""
     if isinstance(obj, torch.Tensor):
         with torch.no_grad():
-            obj.detach().copy_(saved)
-    elif isinstance(obj, dict):
-        obj.clear()
-        obj.update(copy.deepcopy(saved))
-    elif isinstance(obj, list):
-        obj[:] = copy.deepcopy(saved)
+            obj.detach().copy_(rebuilt(value, tensors, None))
+    elif isinstance(obj, dict | list):
+        rebuilt(value, tensors, obj)
     else:
-        generator = _generator(obj)
-        put = generator[1] if generator is not None else obj.load_state_dict
-        put(copy.deepcopy(saved))
+        _load(obj, rebuilt(value, tensors, None))
+
+
+def own_tensors(name: str, obj: Any) -> dict[str, torch.Tensor]:
+    """The tensors that stand in a protected container, or are protected themselves, by their path."""
+    found: dict[str, torch.Tensor] = {}
+    if isinstance(obj, torch.Tensor | dict | list):
+        plain(name, obj, lambda path, t: found.setdefault(path, t) is t)
+    return found
+
+
+def _load(obj: Any, state: Any) -> None:
+    generator = _generator(obj)
+    put = generator[1] if generator is not None else obj.load_state_dict
+    put(state)
 
 
 def _generator(obj: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
@@ -116,44 +192,155 @@ def _told(state: Any) -> str:
 
 def plain(path: str, value: Any, take: Take) -> Any:
     """`value` with tensors taken out, made of what MessagePack knows; StateError names what is not."""
+    return _plain(path, value, take, {})
+
+
+def _plain(path: str, value: Any, take: Take, seen: dict[int, tuple[int, Any]]) -> Any:
     if isinstance(value, torch.Tensor):
         return take(path, value)
-    if isinstance(value, int) and not _LEAST <= value <= _MOST:
-        return [_LONG, hex(value)]
+    if _is_numpy(value):
+        return [_KIND, f"{_NUMPY}{value.dtype.name}", value.item()]
     if isinstance(value, SCALARS):
-        return value
-    if isinstance(value, Mapping):
-        for k in value:
-            if not isinstance(k, str | int | float | bool):
-                raise StateError(f"{path} has a key of type {type(k).__name__}; only strings and numbers are protected")
-        return {k: plain(f"{path}.{k}", v, take) for k, v in value.items()}
+        return _scalar(value)
+    if isinstance(value, list | dict):
+        if id(value) in seen:
+            return [_SAME, seen[id(value)][0]]
+        seen[id(value)] = (len(seen), value)
+    if isinstance(value, dict):
+        name = _look(path, value)
+        items = {k: _plain(f"{path}.{k}", v, take, seen) for k, v in value.items()}
+        return items if name == "dict" else [_KIND, name, items]
     if isinstance(value, list | tuple):
-        return [plain(f"{path}[{i}]", v, take) for i, v in enumerate(value)]
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return value.item()
+        name = _look(path, value)
+        parts = [_plain(f"{path}[{i}]", v, take, seen) for i, v in enumerate(value)]
+        return parts if name == "list" else [_KIND, name, parts]
     raise StateError(
         f"{path} is a {type(value).__name__}; protected state is tensors, numbers, strings, bytes, and lists and "
         "dicts of them"
     )
 
 
-def rebuilt(value: Any, tensors: list[torch.Tensor], template: Any) -> Any:
-    """The value that `plain` had taken apart, in the container types of `template` where they fit."""
-    if isinstance(value, list) and len(value) == 2 and value[0] == _TENSOR:
-        return tensors[value[1]]
-    if isinstance(value, list) and len(value) == 2 and value[0] == _LONG:
-        return int(value[1], 16)
-    if isinstance(value, dict):
-        old = template if isinstance(template, Mapping) else {}
-        built: Any = {k: rebuilt(v, tensors, old.get(k)) for k, v in value.items()}
-        if isinstance(template, Mapping) and type(template) is not dict:
-            try:
-                return type(template)(built)  # type: ignore[call-arg]
-            except TypeError:
-                return built
-        return built
-    if isinstance(value, list):
-        items = template if isinstance(template, list | tuple) and len(template) == len(value) else [None] * len(value)
-        out = [rebuilt(v, tensors, o) for v, o in zip(value, items, strict=True)]
-        return tuple(out) if isinstance(template, tuple) else out
-    return value
+def _is_numpy(value: Any) -> bool:
+    """One of NumPy's numbers."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.bool_ | numpy.integer | numpy.floating)
+
+
+def _scalar(value: Any) -> Any:
+    """MessagePack knows the types themselves, not all that are derived from them."""
+    if isinstance(value, int) and not _LEAST <= value <= _MOST:
+        return [_LONG, hex(value)]
+    if type(value) in SCALARS:
+        return value
+    return next(kind(value) for kind in (int, float, str, bytes) if isinstance(value, kind))  # type: ignore[arg-type]
+
+
+def rebuilt(value: Any, tensors: list[torch.Tensor], own: Any) -> Any:
+    """The value that `plain` had taken apart, put into the lists and dicts of `own` where they have a place in it."""
+    return _Builder(tensors).build(value, own)
+
+
+class _Builder:
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._made: list[Any] = []  # lists and dicts, in the order in which `plain` met them
+        self._used: set[int] = set()  # ids of our own that have been put to use
+
+    def build(self, value: Any, own: Any) -> Any:
+        if isinstance(value, dict):
+            return self._fill(dict, value, own)
+        if not isinstance(value, list):
+            return value
+        match value:
+            case [mark, index] if mark == _TENSOR:
+                return self._tensors[index]
+            case [mark, digits] if mark == _LONG:
+                return int(digits, 16)
+            case [mark, number] if mark == _SAME:
+                return self._made[number]
+            case [mark, name, content] if mark == _KIND:
+                return self._of_kind(name, content, own)
+        return self._fill(list, value, own)
+
+    def _of_kind(self, name: str, content: Any, own: Any) -> Any:
+        if name.startswith(_NUMPY):
+            return sys.modules["numpy"].dtype(name.removeprefix(_NUMPY)).type(content)
+        kind = _kind(name)
+        if kind is None:
+            raise StateError(f"protected state has a {name}, which is not known here; {_AT_TOP}")
+        if not issubclass(kind, tuple):
+            return self._fill(kind, content, own, _FACTORIES.get(name.partition("/")[2]))
+        parts = own if isinstance(own, tuple) and len(own) == len(content) else [None] * len(content)
+        return _tuple_of(kind, [self.build(v, o) for v, o in zip(content, parts, strict=True)])
+
+    def _fill(self, kind: Any, content: Any, own: Any, factory: Any = None) -> Any:
+        if type(own) is not kind or id(own) in self._used:
+            own = kind.__new__(kind)
+            if isinstance(own, defaultdict):
+                own.default_factory = factory
+        self._used.add(id(own))
+        self._made.append(own)
+        if isinstance(content, dict):
+            old = dict(own)
+            _refill(own, [(k, self.build(v, old.get(k))) for k, v in content.items()])
+        else:
+            parts = [*own, *[None] * len(content)]
+            _refill(own, [self.build(v, o) for v, o in zip(content, parts, strict=False)])
+        return own
+
+
+def _refill(container: Any, content: list[Any]) -> None:
+    """One by one: an `update` of a Counter would count."""
+    container.clear()
+    if isinstance(container, dict):
+        for k, v in content:
+            container[k] = v
+    else:
+        container.extend(content)
+
+
+# ------------------------------------------------------------------------------------------- types by name
+
+
+_NUMPY = "numpy:"
+_AT_TOP = "define it at the top level of the script or of a module that it imports"
+_names: dict[Any, str] = {kind: kind.__name__ for kind in (list, tuple, dict)}  # of those that were found by name
+
+
+def _look(path: str, value: Any) -> str:
+    """What the type of a container is called, for another process to find it by; StateError says what is wrong."""
+    kind = type(value)
+    for k in value if isinstance(value, dict) else ():
+        if not isinstance(k, str | int | float | bool):
+            raise StateError(f"{path} has a key of type {type(k).__name__}; only strings and numbers are protected")
+    name = _names.get(kind)
+    if name is None:
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if _kind(name) is not kind:
+            raise StateError(f"{path} is a {kind.__name__}, which another process would not find by name; {_AT_TOP}")
+        _names[kind] = name
+    if isinstance(value, defaultdict) and value.default_factory is not None:
+        factory = getattr(value.default_factory, "__name__", "")
+        if _FACTORIES.get(factory) is not value.default_factory:
+            raise StateError(
+                f"{path} is a defaultdict that makes its values with {factory or value.default_factory}; one inside "
+                f"protected state can use {', '.join(_FACTORIES)}"
+            )
+        name += f"/{factory}"
+    return name
+
+
+def _tuple_of(kind: Any, parts: list[Any]) -> Any:
+    return tuple.__new__(kind, parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def _kind(name: str) -> Any:
+    """The type of that name, if it is loaded and no more than a kind of list, tuple or dict."""
+    if name == "tuple":
+        return tuple
+    module, _, path = name.partition("/")[0].partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, list | tuple | dict) else None
+

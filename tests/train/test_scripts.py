@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from again import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +112,17 @@ def test_unusual_scripts_come_to_the_same_state(jobs, kind):
     assert result.policies() == wanted
     assert result.outcome["steps_lost"] == 0
     jobs.same_state(reference, result)
+
+
+def test_what_a_script_holds_of_its_protected_state_is_put_back(jobs):
+    faults = ["exception,rank=1,step=6,at=optimizer", "kill,rank=1,step=10", "kill,rank=0,step=17,at=end"]
+    reference, result = jobs.beside_reference(
+        "tests/scripts/containers.py", nproc=2, chaos=[f"kind={fault}" for fault in faults]
+    )
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["retry", "recover-in-place", "recover-in-place"]
+    jobs.same_state(reference, result)
+    assert all(all(torch.load(f"{result.digest}.{rank}.pt")["held"]) for rank in range(2))
 
 
 def test_state_that_no_other_rank_has_is_refused(jobs):
