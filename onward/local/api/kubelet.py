@@ -139,17 +139,14 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
     container = "" if target.subresource == "portforward" else container_of(pod, request.query.get("container", ""))
     if target.subresource == "exec" and not request.query.getall("command", []):
         raise bad_request("you must specify at least 1 command for the container")
-    if target.subresource == "attach" and (wanted := [key for key in ("stdin", "tty") if _true(request, key)]):
-        raise not_supported(
-            f"attach with {' and '.join(wanted)} is not supported: containers have no standard input here; "
-            "use `kubectl exec -it` to start a shell beside it"
-        )
     base = agent_of(api, pod)
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise _refusals.recent(request.path_qs) or not_supported(
             f"{target.subresource} is served over WebSockets only, not SPDY; "
             "use kubectl 1.31 or newer, or a WebSocket client"
         )
+    if target.subresource != "portforward" and not any(_true(request, key) for key in ("stdin", "stdout", "stderr")):
+        raise bad_request("you must specify at least 1 of stdin, stdout, stderr")
     url = "/".join(filter(None, [base, target.subresource, target.namespace, target.name, container]))
     offered = [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if each.strip()]
     query = MultiDict((key, value) for key, value in request.query.items() if key != "container")

@@ -104,6 +104,10 @@ class Agent:
             if here and (kind, obj["metadata"]["name"]) in needed(pod):
                 self._queue.add(uid)
 
+    async def connect(self, local: Local) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """To the shim of a pod."""
+        return await self._sandboxes.connect(local)
+
     def _follow(self, uid: str) -> None:
         task = self._followers.get(uid)
         if task is None or task.done():

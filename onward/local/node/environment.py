@@ -20,6 +20,8 @@ _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _KEYED = re.compile(r"metadata\.(annotations|labels)\['([^']*)'\]")
 INHERITED = ("HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
+TERM = "xterm"  # of whoever has a terminal, as container runtimes say it
+
 Lookup = Callable[[str, str], Obj | None]  # kind ("ConfigMap" or "Secret"), name -> object
 
 

@@ -130,6 +130,9 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         "argv": [environment.expand(str(word), env) for word in [*c["command"], *(c.get("args") or [])]],
         "env": env,
         "cwd": c.get("workingDir") or "/",
+        "stdin": bool(c.get("stdin")),
+        "stdin_once": bool(c.get("stdinOnce")),
+        "tty": bool(c.get("tty")),
         "mounts": mounts,
         "message_file": message_file,
         "message_from_log": c.get("terminationMessagePolicy") == "FallbackToLogsOnError",
@@ -158,6 +161,8 @@ def _without_root(mounts: list[Obj], name: str) -> list[Obj]:
 def _environment(inputs: Inputs, c: Obj) -> dict[str, str]:
     pod, name = inputs.pod, c["name"]
     own = environment.base()
+    if c.get("tty"):
+        own["TERM"] = environment.TERM
     own["HOSTNAME"] = hostname(pod)
     if any(r.startswith("nvidia.com/") for r in inputs.node_devices):
         own |= {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}

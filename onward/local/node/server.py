@@ -92,11 +92,15 @@ class NodeServer:
 
     async def _attach(self, request: web.Request) -> web.StreamResponse:
         pod, name, _ = self._running(request)
-
-        def running() -> bool:
-            return _runs(pod, name) and pod.uid in self._agent.locals
-
-        return await attach.serve(request, logs.files(pod.place, name, previous=False), running)
+        connection = None
+        try:
+            connection = await self._agent.connect(pod)
+            takes_input = await attach.begin(connection, name, request.query)
+        except (OSError, ValueError, attach.NotRunning) as e:
+            if connection is not None:
+                connection[1].close()
+            raise web.HTTPBadRequest(text=f"container {name} of {pod.key} does not run\n") from e
+        return await attach.serve(request, connection, name, takes_input)
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         pod, name, pid = self._running(request)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
 from onward.local.shim import cgroups, linux, logfile, probes, spawn
 from onward.local.shim.loop import Loop, Timer
+from onward.local.shim.streams import Streams
 
 MESSAGE_BYTES = 4096
 HOOK_OUTPUT = 1024
-DRAIN_S = 1.0  # output of a container that has ended, still held open by nobody we could find
 
 
 class Container:
@@ -45,8 +46,7 @@ class Container:
         self._probes: list[probes.Probe] = []
         self._deadline: Timer | None = None
         self._kills = 0
-        self._log: logfile.LogFile | None = None
-        self._open: dict[int, str] = {}
+        self._streams: Streams | None = None
 
     @property
     def running(self) -> bool:
@@ -103,21 +103,16 @@ class Container:
         limits = self._make_group()
         if limits:
             self._event("Warning", "LimitsNotEnforced", f"container {self.name}: {limits}")
-        self._log = logfile.LogFile(self.log_path(self.restarts))
-        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
+        self.close_streams()
+        streams = Streams(self._loop, self.log_path(self.restarts), self.spec)
         try:
-            self.pid = spawn.start(self.spec, self._group, pipes[0][1], pipes[1][1])
+            self.pid = spawn.start(self.spec, self._group, streams.child)
         except (spawn.StartError, OSError) as e:
-            for pair in pipes:
-                os.close(pair[0])
-                os.close(pair[1])
+            streams.abandon()
             self._not_started(identity, str(e))
             return False
-        for (read, write), stream in zip(pipes, ("stdout", "stderr"), strict=True):
-            os.close(write)
-            os.set_blocking(read, False)
-            self._open[read] = stream
-            self._loop.on_readable(read, lambda fd=read: self._read(fd))  # type: ignore[misc]
+        streams.started()
+        self._streams = streams
         self.state = {"state": "running", "startedAt": time.time(), "containerID": identity}
         self._event("Normal", "Started", f"Started container {self.name}")
         self._loop.on_exit(self.pid, self._on_exit)
@@ -164,21 +159,12 @@ class Container:
             with open(path, "w"):
                 os.chmod(path, 0o666)
 
-    def _read(self, fd: int) -> None:
-        try:
-            data = os.read(fd, 65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if self._log is None:
-            return
-        if data:
-            self._log.feed(self._open[fd], data)
-            return
-        self._log.flush(self._open.pop(fd))
-        self._loop.forget(fd)
-        os.close(fd)
+    def attach(self, connection: socket.socket, asked: dict[str, Any]) -> bool:
+        """False: it does not run."""
+        if self._streams is None or not self.running:
+            return False
+        self._streams.attach(connection, asked)
+        return True
 
     # How it ends
 
@@ -234,7 +220,7 @@ class Container:
             self._deadline.cancel()
             self._deadline = None
         self.kill_tree()  # what it left behind ends with it, as with a container's first process
-        self._loop.after(0.0, self._close_output)
+        self._loop.after(0.0, self.close_streams)
         code = 128 - code if code < 0 else code
         reason = "OOMKilled" if oom and code else "Completed" if code == 0 else "Error"
         self.state = {
@@ -252,22 +238,11 @@ class Container:
         self.ready = self.started = False
         self._changed()
 
-    def _close_output(self) -> None:
-        for fd in list(self._open):
-            for _ in range(64):  # what is left in the pipe, 4 MB at most
-                if fd not in self._open:
-                    break
-                before = self._open[fd]
-                self._read(fd)
-                if fd in self._open and not _readable(fd):
-                    assert self._log is not None
-                    self._log.flush(before)
-                    self._open.pop(fd)
-                    self._loop.forget(fd)
-                    os.close(fd)
-        if self._log is not None and not self._open and not self.running:
-            self._log.close()
-            self._log = None
+    def close_streams(self) -> None:
+        """When it has ended: nothing of what it wrote is left unread."""
+        if self._streams is not None and not self.running:
+            self._streams.end()
+            self._streams = None
 
     def _message(self, code: int) -> str:
         text = ""
@@ -279,7 +254,7 @@ class Container:
             except OSError:
                 pass
         if not text and code and self.spec.get("message_from_log"):
-            self._close_output()
+            self.close_streams()
             text = logfile.tail_text(self.log_path(self.restarts))
         return text
 
@@ -368,9 +343,3 @@ class Container:
         self._event("Warning", f"Failed{name}Hook", f"{name}Hook failed: {why}")
         if name == "PostStart":
             self.kill(float(self.spec.get("grace_s") or 0), f"FailedPostStartHook: container {self.name} is killed")
-
-
-def _readable(fd: int) -> bool:
-    import select
-
-    return bool(select.select([fd], [], [], 0)[0])

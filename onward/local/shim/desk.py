@@ -1,4 +1,7 @@
-"""Where the node agent talks to the shim: a unix socket. It sends orders and gets the state, one a line each."""
+"""Where the node agent talks to the shim: a unix socket. It sends orders and gets the state, one a line each.
+
+A connection that asks to `attach` to a container is given to that container, and is no longer ours.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,18 @@ from typing import Any
 from onward.local.shim.loop import Loop
 
 WAITING_BYTES = 1 << 20
+Order = dict[str, Any]
 
 
 class Desk:
-    def __init__(self, loop: Loop, path: str, on_order: Callable[[dict[str, Any]], None]) -> None:
-        self._loop, self._on_order = loop, on_order
+    def __init__(
+        self,
+        loop: Loop,
+        path: str,
+        on_order: Callable[[Order], None],
+        on_guest: Callable[[socket.socket, Order], None],
+    ) -> None:
+        self._loop, self._on_order, self._on_guest = loop, on_order, on_guest
         self._clients: dict[int, tuple[socket.socket, bytearray]] = {}
         self._last = b""
         try:
@@ -87,6 +97,11 @@ class Desk:
                 order = json.loads(line)
             except (ValueError, RecursionError):
                 continue
+            if isinstance(order, dict) and order.get("op") == "attach":
+                del self._clients[fd]
+                self._loop.forget(fd)
+                self._on_guest(client, order)
+                return
             if isinstance(order, dict):
                 self._on_order(order)
         if len(held) > WAITING_BYTES:  # whoever that is, it is no order

@@ -1,4 +1,6 @@
-"""Become a command in a running container: `enter DIRECTORY CONTAINER PID COMMAND...`, for exec."""
+"""Become a command in a running container: `enter DIRECTORY CONTAINER PID tty COMMAND...`, for exec. Without a terminal
+the fourth word is empty.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from onward.local.shim import cgroups, linux, spawn
 
 
 def main() -> None:
-    place, name, pid, *command = sys.argv[1:]
+    place, name, pid, tty, *command = sys.argv[1:]
     with open(f"{place}/recipe.json") as f:
         recipe = json.load(f)
     spec = next(c for c in recipe["containers"] if c["name"] == name)
+    if tty:
+        spec["env"].setdefault("TERM", "xterm")
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the agent that asked for it
     group = cgroups.from_words(recipe.get("cgroup"), int(recipe.get("cgroup_version") or 0)).child(name)
     group.enter()

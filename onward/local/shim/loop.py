@@ -28,6 +28,7 @@ class Timer:
 class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
+        self._calls: dict[tuple[int, int], Callable[[], None]] = {}  # by file and what it must be ready for
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
         self._children: dict[int, Callable[[int], None]] = {}
@@ -39,13 +40,28 @@ class Loop:
         self.on_readable(read, lambda: self._drain(read))
 
     def on_readable(self, fd: int, call: Callable[[], None]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, call)
+        self._calls[fd, selectors.EVENT_READ] = call
+        self._select(fd)
 
-    def forget(self, fd: int) -> None:
-        try:
+    def on_writable(self, fd: int, call: Callable[[], None]) -> None:
+        self._calls[fd, selectors.EVENT_WRITE] = call
+        self._select(fd)
+
+    def forget(self, fd: int, reading: bool = True, writing: bool = True) -> None:
+        for event, meant in ((selectors.EVENT_READ, reading), (selectors.EVENT_WRITE, writing)):
+            if meant:
+                self._calls.pop((fd, event), None)
+        self._select(fd)
+
+    def _select(self, fd: int) -> None:
+        events = sum(event for event in (selectors.EVENT_READ, selectors.EVENT_WRITE) if (fd, event) in self._calls)
+        known = self._selector.get_map().get(fd)
+        if events and known is None:
+            self._selector.register(fd, events)
+        elif events and known is not None:
+            self._selector.modify(fd, events)
+        elif known is not None:
             self._selector.unregister(fd)
-        except (KeyError, ValueError):
-            pass
 
     def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
         timer = Timer(call)
@@ -91,8 +107,11 @@ class Loop:
                 heapq.heappop(self._timers)
             if self._timers:
                 wait = max(0.0, self._timers[0][0] - time.monotonic())
-            for key, _ in self._selector.select(wait):
-                key.data()
+            for key, ready in self._selector.select(wait):
+                for event in (selectors.EVENT_READ, selectors.EVENT_WRITE):
+                    call = self._calls.get((key.fd, event)) if ready & event else None
+                    if call is not None:  # nobody before it has had it forgotten
+                        call()
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 timer = heapq.heappop(self._timers)[2]

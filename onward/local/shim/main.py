@@ -51,7 +51,7 @@ def main(place: str) -> None:
         if what.get("op") == "stop" and isinstance(grace_s, (int, float)):
             pods[0].stop(float(grace_s), str(what.get("reason") or ""), str(what.get("message") or ""))
 
-    desk = Desk(loop, f"{place}/shim.sock", order)
+    desk = Desk(loop, f"{place}/shim.sock", order, lambda connection, asked: pods[0].attach(connection, asked))
     pod = Pod(loop, place, recipe, desk.tell)
     pods.append(pod)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,12 @@ class Pod:
                 c.restore(before["containers"][c.name])
         self._events = before.get("events") or []
         self._sequence = max((e["seq"] for e in self._events), default=0)
+
+    def attach(self, connection: socket.socket, asked: dict[str, Any]) -> None:
+        """`connection` wants to see what a container writes, or to type."""
+        found = [c for c in self._containers if c.name == asked.get("container")]
+        if not (found and found[0].attach(connection, asked)):
+            connection.close()  # it has just ended
 
     def stop(self, grace_s: float, reason: str = "", message: str = "") -> None:
         """End it all. Asked again, the shorter grace period counts."""
@@ -235,7 +242,7 @@ class Pod:
         for c in self._containers:
             if c.state["state"] == "waiting" and c.last is not None:
                 c.state = {**c.last, "state": "terminated"}
-            c._close_output()
+            c.close_streams()
             c.remove()
         self._publish()
         self._final()

@@ -6,8 +6,10 @@ The child tells through a pipe how far it came; a pipe that closes without a wor
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import termios
 from typing import Any
 
 from onward.local.shim import cgroups, linux
@@ -27,9 +29,9 @@ class CommandNotFound(Exception):
         super().__init__(f'exec: "{name}": {what}')
 
 
-def start(spec: Spec, group: cgroups.Group, out: int, err: int) -> int:
-    """Fork and exec a container. Returns its pid once the command runs."""
-    return _fork(lambda: _become_container(spec, group, out, err))
+def start(spec: Spec, group: cgroups.Group, files: tuple[int, int, int]) -> int:
+    """Fork and exec a container with these as its standard files. Returns its pid once the command runs."""
+    return _fork(lambda: _become_container(spec, group, files))
 
 
 def beside(spec: Spec, group: cgroups.Group, main: int, argv: list[str], out: int) -> int:
@@ -85,7 +87,7 @@ def _child_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _become_container(spec: Spec, group: cgroups.Group, out: int, err: int) -> None:
+def _become_container(spec: Spec, group: cgroups.Group, files: tuple[int, int, int]) -> None:
     os.setsid()
     _child_signals()
     group.enter()
@@ -94,9 +96,10 @@ def _become_container(spec: Spec, group: cgroups.Group, out: int, err: int) -> N
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_SLAVE)
         for entry in spec["mounts"]:
             _mount(entry)
-    null = os.open("/dev/null", os.O_RDONLY)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
+    for target, source in enumerate(files):
         os.dup2(source, target)
+    if spec.get("tty"):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     become(spec, spec["argv"])
 
 

@@ -139,11 +139,15 @@ def test_exec_without_a_websocket_is_501(api: ApiProcess, agent: Agent, namespac
 def test_v4_clients(api: ApiProcess, agent: Agent, namespace: str) -> None:
     async def ask() -> tuple[str | None, bytes]:
         headers = {"Authorization": f"Bearer {api.token}"}
-        url = f"https://127.0.0.1:{api.port}/api/v1/namespaces/{namespace}/pods/p/exec?command=x&container=main"
+        url = f"https://127.0.0.1:{api.port}/api/v1/namespaces/{namespace}/pods/p/exec?command=x&stdout=true"
         timeout = aiohttp.ClientTimeout(total=20)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             protocols = ("v4.channel.k8s.io",)
             async with session.ws_connect(url, protocols=protocols, headers=headers, ssl=api.context) as socket:
                 return socket.protocol, await socket.receive_bytes()
 
+    path = f"/api/v1/namespaces/{namespace}/pods/p/exec?command=x"
+    code, answer, _ = api.raw("GET", path, None, {"Upgrade": "websocket"})
+    assert code == 400
+    assert b"you must specify at least 1 of stdin, stdout, stderr" in answer
     assert asyncio.run(ask()) == ("v4.channel.k8s.io", b"\x01v4.channel.k8s.io: x\n")

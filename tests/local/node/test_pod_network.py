@@ -190,4 +190,3 @@ def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
     p = kubectl(*words, "sh", "-c", "echo seen; exit 5")
     assert p.returncode == 5, p.stderr
     assert "seen" in p.stdout
-    assert "containers have no standard input here" in kubectl("attach", "-i", "net-one").stderr
