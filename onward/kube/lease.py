@@ -7,14 +7,52 @@ Whoever holds it and could not renew it in time stops before others may begin.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 
-from onward.kube.client import ApiError, Client, Unreachable
+from onward.kube.client import ApiError, Client, Unreachable, backoff_s
 from onward.kube.objects import LEASES, Obj, micro_stamp, version_of
 from onward.log import get_logger
 
 log = get_logger("kube.lease")
+
+
+def identity_of(pid: int | str) -> str:
+    """How a process of this machine is called where it holds a lease."""
+    return f"{socket.gethostname()}-{pid}"
+
+
+async def serve_by_turns(lease: LeaderLease, lead: Callable[[], Awaitable[None]], name: str) -> None:
+    """What a controller's process does: lead whenever the lease is ours, until SIGTERM or SIGINT.
+
+    A lease can be lost without anybody's fault: an API server that starts again answers nothing, then 403 for a moment.
+    Whoever has led before tries again; one that cannot even begin ends with the reason.
+    """
+    task = asyncio.ensure_future(_lead_again_and_again(lease, lead, name))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        await lease.release()
+
+
+async def _lead_again_and_again(lease: LeaderLease, lead: Callable[[], Awaitable[None]], name: str) -> None:
+    await lease.run(lead)
+    failures = 0
+    while True:
+        print(f"{name}: the lease is lost; it waits for its turn", flush=True)
+        try:
+            await lease.run(lead)
+            failures = 0
+        except (ApiError, Unreachable) as e:
+            log.warning("%s: %s", name, e)
+            failures += 1
+            await asyncio.sleep(backoff_s(failures))
 
 
 class LeaderLease:
@@ -25,7 +63,7 @@ class LeaderLease:
         client: Client,
         namespace: str,
         name: str,
-        identity: str,
+        identity: str = "",
         *,
         length_s: float = 15.0,
         renew_s: float = 3.0,
@@ -33,7 +71,8 @@ class LeaderLease:
         is_dead: Callable[[str], bool] = lambda holder: False,
     ) -> None:
         """`is_dead`: whoever knows for certain that a holder works no more need not wait for its time to run out."""
-        self._client, self._namespace, self._name, self._identity = client, namespace, name, identity
+        self._client, self._namespace, self._name = client, namespace, name
+        self._identity = identity or identity_of(os.getpid())
         self._length_s, self._renew_s, self._clock, self._is_dead = length_s, renew_s, clock, is_dead
         self._seen: tuple[str, float] = ("", 0.0)  # version, when first seen
         self._renewed = float("-inf")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +10,7 @@ from onward.api.crds import crds
 from onward.kube.access import IN_CLUSTER, Access
 from onward.kube.client import Client
 from onward.kube.definitions import install
-from onward.kube.lease import LeaderLease
+from onward.kube.lease import LeaderLease, identity_of, serve_by_turns
 from onward.operator.loop import Operator
 
 LEASE = "onward-operator"
@@ -35,7 +31,7 @@ class OperatorSettings:
 
 
 async def serve(access: Access, settings: OperatorSettings) -> None:
-    """Until it is told to end, or the lease is lost: then whoever started it starts it anew."""
+    """Until it is told to end."""
     async with Client(access, user_agent="onward-operator") as client:
         if settings.define:
             await install(client, [crd for crd in crds() if crd["spec"]["group"] == GROUP])
@@ -45,7 +41,6 @@ async def serve(access: Access, settings: OperatorSettings) -> None:
             client,
             namespace,
             LEASE,
-            _identity(os.getpid()),
             length_s=settings.lease_s,
             renew_s=settings.lease_s / 5,
             is_dead=is_dead if settings.one_machine else lambda holder: False,
@@ -61,21 +56,10 @@ async def serve(access: Access, settings: OperatorSettings) -> None:
             )
             await operator.run()
 
-        task = asyncio.ensure_future(lease.run(lead))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
-        try:
-            await task
-        except asyncio.CancelledError:
-            await lease.release()
-
-
-def _identity(pid: int | str) -> str:
-    return f"{socket.gethostname()}-{pid}"
+        await serve_by_turns(lease, lead, "onward operator")
 
 
 def is_dead(holder: str) -> bool:
     """Whether the holder of a lease was a process of this machine, and is gone."""
     pid = holder.rpartition("-")[2]
-    return holder == _identity(pid) and pid.isdecimal() and not Path("/proc", pid).exists()
+    return holder == identity_of(pid) and pid.isdecimal() and not Path("/proc", pid).exists()

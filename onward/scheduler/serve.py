@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onward.core.turns import PATIENCE_S
 from onward.kube.access import Access
 from onward.kube.client import Client
-from onward.kube.lease import LeaderLease
+from onward.kube.lease import LeaderLease, serve_by_turns
 from onward.scheduler.loop import Scheduler
 
 LEASE_NAMESPACE, LEASE_NAME = "kube-system", "onward-scheduler"
@@ -31,37 +28,22 @@ class ServeSettings:
 
 async def serve(access: Access, settings: ServeSettings) -> None:
     """Until SIGTERM or SIGINT."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    identity = f"{socket.gethostname()}_{os.getpid()}"
     async with Client(access, user_agent="onward-scheduler") as client:
         lease = LeaderLease(
             client,
             settings.lease_namespace,
             settings.lease_name,
-            identity,
             length_s=settings.lease_s,
             renew_s=settings.lease_s / 5,
         )
 
         async def lead() -> None:
-            print(f"onward scheduler: {identity} leads, for {', '.join(settings.names)}", flush=True)
+            print(f"onward scheduler: leads, for {', '.join(settings.names)}", flush=True)
             await Scheduler(client, settings.names, patience_s=settings.patience_s).run()
 
-        try:
-            while True:
-                await lease.run(lead)
-                print(f"onward scheduler: {identity} does not lead any more", flush=True)
-        finally:
-            if lease.held:
-                await asyncio.shield(lease.release())
+        await serve_by_turns(lease, lead, "onward scheduler")
 
 
 def run(access: Access, settings: ServeSettings) -> int:
-    try:
-        asyncio.run(serve(access, settings))
-    except asyncio.CancelledError:
-        return 0
+    asyncio.run(serve(access, settings))
     return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from waiting import until_async
 from onward.kube.access import Access
 from onward.kube.client import ApiError, Client
 from onward.kube.events import EventRecorder
-from onward.kube.lease import LeaderLease
+from onward.kube.lease import LeaderLease, serve_by_turns
 from onward.kube.objects import CONFIGMAPS, EVENTS, LEASES
 from onward.kube.queue import WorkQueue, work
 
@@ -84,6 +86,48 @@ def test_a_lease_that_cannot_be_renewed_ends_the_work(real: Access) -> None:
             assert state == ["began", "ended"]
             assert not lease.held
             assert "409" in faulty.fired
+
+    asyncio.run(go())
+
+
+def test_whoever_has_led_waits_for_another_turn(real: Access) -> None:
+    """The lease is lost, the next turn fails as it begins, the one after that is led until SIGTERM."""
+
+    async def go() -> None:
+        async with FaultyApi(real) as faulty, Client(faulty.access) as client:
+            lease = LeaderLease(client, "default", "turns", length_s=0.6, renew_s=0.05)
+            turns: list[int] = []
+
+            async def lead() -> None:
+                turns.append(len(turns) + 1)
+                if turns[-1] == 1:
+                    faulty.rule = lambda r: "409" if r.method == "PUT" else ""
+                elif turns[-1] == 2:
+                    raise ApiError(403, "Forbidden", "rights are not known yet")
+                else:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    faulty.rule = lambda r: ""
+
+            await asyncio.wait_for(serve_by_turns(lease, lead, "tester"), 20)
+            assert turns == [1, 2, 3]
+            left = await client.get(LEASES, "turns", "default")
+            assert left["spec"]["holderIdentity"] == "", "it is given back"
+
+    asyncio.run(go())
+
+
+def test_one_that_cannot_begin_ends_with_the_reason(real: Access) -> None:
+    async def go() -> None:
+        async with Client(real) as client:
+
+            async def lead() -> None:
+                raise ApiError(403, "Forbidden", "no rights at all")
+
+            with pytest.raises(ApiError, match="no rights at all"):
+                await serve_by_turns(LeaderLease(client, "default", "never", renew_s=0.05), lead, "tester")
 
     asyncio.run(go())
 
