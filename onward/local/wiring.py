@@ -111,7 +111,7 @@ class Wiring:
         _batch(
             [
                 "link set lo up",
-                "link add br0 type bridge",
+                _bridge(plan, 0),
                 f"addr add {plan.switch_address}/24 dev br0",
                 "link set br0 up",
                 f"route add local {plan.service_cidr} dev lo",
@@ -155,7 +155,7 @@ class Wiring:
                 "link set lo up",
                 f"addr add {plan.node_address(node)}/24 dev uplink",
                 "link set uplink up",
-                "link add br0 type bridge",
+                _bridge(plan, node.number),
                 f"addr add {plan.pod_address(node, 1)}/24 dev br0",
                 "link set br0 up",
                 f"route add default via {plan.switch_address}",
@@ -183,7 +183,7 @@ class Wiring:
         if not self._have(name):
             _ip("netns", "add", name)
         if '"eth0"' not in _ip("-n", name, "-json", "link", "show"):
-            cable = f"v{uid.replace('-', '')[:12]}"
+            cable = _cable(uid)
             _ip("-n", there, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
             _batch([f"link set {cable} master br0 up"], there)
         _batch(
@@ -197,7 +197,10 @@ class Wiring:
         )
         return self.path(name)
 
-    def remove_pod(self, uid: str) -> None:
+    def remove_pod(self, node: NodePlan, uid: str) -> None:
+        """The cable too: a namespace outlives its name while a socket in it is left, and would go on answering for its
+        address, which the next pod may have."""
+        _ip("-n", self.node(node), "link", "del", _cable(uid), check=False)
         if self._have(self.pod(uid)):
             _ip("netns", "del", self.pod(uid), check=False)
 
@@ -210,6 +213,17 @@ class Wiring:
             return
         for name in names:
             _ip("netns", "del", name, check=False)
+
+
+def _bridge(plan: Plan, number: int) -> str:
+    """With a hardware address of its own: else it has that of one of its cables, and another one when that pod goes,
+    while the other pods still send to the old one."""
+    return f"link add br0 address 02:6f:77:{plan.octet:02x}:{number:02x}:01 type bridge"
+
+
+def _cable(uid: str) -> str:
+    """The end of a pod's cable that is in its node."""
+    return f"v{uid.replace('-', '')[:12]}"
 
 
 def _forward(namespace: str) -> None:

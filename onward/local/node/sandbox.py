@@ -229,7 +229,7 @@ class Sandboxes:
         if self.group.paths:
             self.group.child(local.uid).remove()
         if self._plan.network == "pods" and not local.host_network:
-            self._wiring.remove_pod(local.uid)
+            self._wiring.remove_pod(self._node, local.uid)
         self._mountpoints.release(local.uid)
         volumes.remove(local.place, self.cluster, local.uid)
         local.torn_down = True
