@@ -57,6 +57,7 @@ class Gauges:
             gate=page.get("gate") > 0,
             compute_s=page.get("compute_ns") / 1e9,
             queued_s=page.get("queued_ns") / 1e9,
+            inside=page.get("inside") > 0,
         )
         self.top_step = max(self.top_step, p.progress.step if not p.spare else 0)
         self.total_steps = max(self.total_steps, page.get("total"))

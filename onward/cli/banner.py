@@ -131,7 +131,7 @@ def _explanation(outcome: Outcome, fault: FaultReport, ended: Ended | None) -> t
     if _never_was(fault, ended):
         return "its process could not be started; events.log says why", "", ""
     known = fault.text if fault.kind not in ("exit", "signal") else last_error(log)
-    text = _ended_early(fault) if fault.early else known
+    text = _ended_early(fault) if fault.early else _ended_inside(fault) if fault.inside else known
     return text, "\n".join(log[-LOG_LINES:]), "last lines of its log"
 
 
@@ -143,6 +143,10 @@ def _ended_early(fault: FaultReport) -> str:
     when = f"after {counted(fault.step, 'step')}" if fault.step > 0 else "before its first step ended"
     theirs = f"had done {fault.others} and went on" if fault.others >= 0 else "went on"
     return f"rank {fault.rank} ended its script {when}, while the others {theirs}"
+
+
+def _ended_inside(fault: FaultReport) -> str:
+    return f"rank {fault.rank} ended its script in step {fault.step}, which did not count and had to be run again"
 
 
 def _cut(lines: list[str]) -> str:
@@ -188,6 +192,8 @@ def hint(fault: FaultReport, code: int | None, error: str, log: str, oom_killed:
         return "see above what it was doing; a part that is slow for a good reason belongs into run.section(...)"
     if fault.early:
         return _SAME_STEPS
+    if fault.inside:
+        return "leave the loop after a step only `if step.committed`"
     for pattern, advice in _BY_TEXT:
         if re.search(pattern, error, re.MULTILINE) or (code == 2 and re.search(pattern, log, re.MULTILINE)):
             return advice

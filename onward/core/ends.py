@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onward.core.facts import FaultReport
-from onward.core.faults import IDENTICAL_LIMIT, first_seen, own_bug, times_seen
-from onward.core.job import Decision, Job, Phase, next_generation
+from onward.core.faults import IDENTICAL_LIMIT, ended_behind, first_seen, own_bug, times_seen
+from onward.core.job import Decision, Facts, Job, Phase, all_are, next_generation
 from onward.core.policy import Policy
 from onward.core.words import all_ranks, counted
 
@@ -83,6 +83,16 @@ def fail(job: Job, now: float, root: FaultReport | None, why: str) -> Decision:
     last = closed[0].in_short() if closed else job.last
     new = replace(job, phase=Phase.FAILED, root_cause=root, reason=why, incident=None, last=last, deadline=None)
     return Decision(new, (why,), closed)
+
+
+def all_ended_well(job: Job, facts: Facts) -> bool:
+    """Every script has come to its end, all after the same step, and that step counts.
+
+    Once all have said so, it does not matter any more how their processes go.
+    """
+    if job.phase is Phase.LEAVING:
+        return all_are(job, facts, lambda f: not f.alive)
+    return all_are(job, facts, lambda f: not f.alive and f.ended_well) and not ended_behind(job, facts)
 
 
 def succeed(job: Job, now: float) -> Decision:

@@ -27,6 +27,7 @@ class Stage(str, Enum):
     EXITED = "exited"  # the kernel says so
 
 
+ENDED_INSIDE = "exit code 0, in a step that did not count"
 THROUGH = (Stage.DONE, Stage.AFTER, Stage.LEFT)  # the loop is behind it
 
 
@@ -59,6 +60,11 @@ class FaultReport:
         """Its script ended well, before those of the others."""
         return self.kind == "exit" and self.text == "exit code 0"
 
+    @property
+    def inside(self) -> bool:
+        """Its script ended as if all were well, in a step that did not count."""
+        return self.kind == "exit" and self.text == ENDED_INSIDE
+
     def signature(self) -> tuple[str, int, str]:
         """Equal for two failures that look like the same one at the same place."""
         measured = self.kind in ("hang", "stall", "node")  # their text tells how long, which is never the same twice
@@ -80,6 +86,7 @@ class Progress:
     gate: bool = False  # waiting at an out-of-band gate
     compute_s: float = 0.0  # what this rank did itself in that step; 0: not known
     queued_s: float = 0.0  # the part of it in which no processor was free
+    inside: bool = False  # in its loop, at a step that does not count, or not yet: its script cannot end well here
 
 
 @dataclass(frozen=True)
@@ -121,3 +128,13 @@ class RankFacts:
     @property
     def alive(self) -> bool:
         return self.stage is not Stage.EXITED
+
+    @property
+    def ended_well(self) -> bool:
+        """Its script has come to an end, and not in a step that does not count."""
+        return self.exit_code == 0 and not self.progress.inside
+
+    @property
+    def ended_at(self) -> int:
+        """The steps behind it when its script ended. Its word may be newer than its page, and its page outlives it."""
+        return self.step if self.alive else self.progress.step

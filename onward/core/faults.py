@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from onward.core.facts import FaultReport, RankFacts, Stage
+from onward.core.facts import ENDED_INSIDE, FaultReport, RankFacts, Stage
 from onward.core.incident import Incident
-from onward.core.job import Facts, Job, Phase, Repeat, current, furthest
+from onward.core.job import Facts, Job, Phase, Repeat, all_are, current, furthest
 
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
 LONGEST_TRACE = 8000  # letters; the record that holds it is sent with all orders
@@ -46,19 +46,36 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
         elif (
             f.stage is Stage.EXITED
             and job.phase is not Phase.LEAVING
-            and (f.exit_code != 0 or job.phase in (Phase.PAUSING, Phase.FORMING))  # it was needed once more
+            and (not f.ended_well or job.phase in (Phase.PAUSING, Phase.FORMING))  # it was needed once more
             and (rank, f.incarnation, EXIT_AT) not in handled
             and (f.fault is None or f.fault.retryable)
         ):
             found.append(exit_fault(f, facts))
+    if not found:
+        behind = [f for f in ended_behind(job, facts) if (f.rank, f.incarnation, EXIT_AT) not in handled]
+        found = [exit_fault(f, facts) for f in behind]
     return tuple(sorted([*_left_early(job, facts, found), *found], key=_may_be_an_echo))
+
+
+def ended_behind(job: Job, facts: Facts) -> list[RankFacts]:
+    """Where all scripts have ended: who has done fewer steps than another, or never held what was done."""
+    if not job.library or job.phase is Phase.LEAVING or not all_are(job, facts, has_ended):
+        return []
+    here = current(job, facts)
+    last = max(0 if job.begun else -1, *(f.ended_at for f in here.values()))
+    return [f for _, f in sorted(here.items()) if f.ended_at < last]
+
+
+def has_ended(f: RankFacts) -> bool:
+    """Its script has come to its end, in its own words or by how its process went."""
+    return f.stage is Stage.LEFT or (not f.alive and f.ended_well)
 
 
 def _left_early(job: Job, facts: Facts, found: Sequence[FaultReport]) -> list[FaultReport]:
     """Where connections break and nobody has failed, whoever has ended well too early is what they broke on."""
     if not found or not job.library or job.phase is not Phase.RUNNING or any(not _is_echo(f) for f in found):
         return []
-    gone = [f for _, f in sorted(current(job, facts).items()) if f.stage is Stage.EXITED and f.exit_code == 0]
+    gone = [f for _, f in sorted(current(job, facts).items()) if not f.alive and f.ended_well]
     return [exit_fault(f, facts) for f in gone if (f.rank, f.incarnation, EXIT_AT) not in job.handled]
 
 
@@ -79,6 +96,8 @@ def exit_fault(f: RankFacts, facts: Facts) -> FaultReport:
     code = f.exit_code if f.exit_code is not None else 0
     kind = "signal" if code < 0 else "exit"
     text = signal_name(-code) if code < 0 else f"exit code {code}"
+    if f.exit_code == 0 and not f.ended_well:
+        text = ENDED_INSIDE
     others = max((other.progress.step for rank, other in facts.items() if rank != f.rank), default=-1)
     return FaultReport(
         kind=kind,

@@ -113,6 +113,8 @@ def describe(fault: FaultReport) -> str:
             return f"killed ({fault.text})"
         case "exit" if fault.early:
             return f"ended its script before the others ({fault.text})"
+        case "exit" if fault.inside:
+            return "ended its script in a step that did not count"
         case "exit":
             return f"exited ({fault.text})"
         case "hang":

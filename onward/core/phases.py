@@ -9,6 +9,7 @@ from onward.core.checkpoints import choose_start
 from onward.core.elastic import grow, shrink, shrinks_at_once
 from onward.core.ends import close, restart
 from onward.core.facts import THROUGH, RankFacts, Scope, Stage
+from onward.core.faults import has_ended
 from onward.core.fence import copy_of, has_arrived
 from onward.core.job import (
     Decision,
@@ -54,7 +55,7 @@ def while_running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
     if job.phase is Phase.RUNNING and all_are(job, facts, _is_through):
         through = not any(f.broke for f in here.values())
         return close(replace(job, phase=Phase.FINISHING, through=through), now, "all ranks are through the loop")
-    if job.phase is Phase.FINISHING and all_are(job, facts, lambda f: f.stage is Stage.LEFT or f.exit_code == 0):
+    if job.phase is Phase.FINISHING and all_are(job, facts, has_ended):
         return close(replace(job, phase=Phase.LEAVING), now)
     done = (*THROUGH, Stage.EXITED)
     settled = all((f.resumed and f.generation == job.generation) or f.stage in done for f in here.values())
@@ -71,7 +72,7 @@ def while_running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
 
 
 def _is_through(f: RankFacts) -> bool:
-    return f.stage in THROUGH or f.exit_code == 0
+    return f.stage in THROUGH or f.ended_well
 
 
 def _begin(job: Job, facts: Facts, now: float) -> Decision:

@@ -15,12 +15,11 @@ from dataclasses import replace
 
 from onward.core.deadlines import on_deadline
 from onward.core.elastic import tend_absent
-from onward.core.ends import fail, root_cause, succeed
-from onward.core.facts import Stage
+from onward.core.ends import all_ended_well, fail, root_cause, succeed
 from onward.core.faults import new_faults
 from onward.core.fence import fence_by
 from onward.core.incident import Incident
-from onward.core.job import OVER, STOP, Decision, Facts, Job, Phase, all_are, vacancy
+from onward.core.job import OVER, STOP, Decision, Facts, Job, Phase, vacancy
 from onward.core.membership import ALONE, Outlook, Vote, vote
 from onward.core.moving import ranks_on, refilled
 from onward.core.phases import while_forming, while_pausing, while_running, while_starting
@@ -43,7 +42,7 @@ def advance(job: Job, facts: Facts, now: float, outlook: Outlook = ALONE) -> Dec
     When some agent has not been heard for a while, a deadline that passes is no evidence against its ranks.
     """
     verdict = quorum(job, outlook)
-    if not verdict.enough and job.phase not in OVER and not _all_ended_well(job, facts):
+    if not verdict.enough and job.phase not in OVER and not all_ended_well(job, facts):
         return _wait_for_majority(job, verdict, outlook, now)
     why: list[str] = []
     closed: list[Incident] = []
@@ -70,16 +69,10 @@ def _wait_for_majority(job: Job, verdict: Vote, outlook: Outlook, now: float) ->
     return Decision(replace(job, waiting=verdict.why), (verdict.why,))
 
 
-def _all_ended_well(job: Job, facts: Facts) -> bool:
-    """Once all scripts have ended, it does not matter any more how their processes go."""
-    ended = job.phase is Phase.LEAVING
-    return all_are(job, facts, lambda f: f.stage is Stage.EXITED and (f.exit_code == 0 or ended))
-
-
 def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     if job.phase in OVER:
         return Decision(job)
-    if _all_ended_well(job, facts):
+    if all_ended_well(job, facts):
         return succeed(job, now)
     if outlook.stopping and job.ending != STOP:
         return stop(job, now)

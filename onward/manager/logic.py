@@ -391,7 +391,7 @@ class ManagerLogic:
             for rank in [r for r in range(job.world_size) if node_of(job, r) == node]:
                 number = job.incarnations[rank]
                 old = self.facts.get(rank, RankFacts(rank, node, number))
-                if old.incarnation == number and old.exit_code == 0:
+                if old.incarnation == number and old.ended_well:
                     continue  # its rank had ended well: nothing of it is lost
                 since = 0.0 if m.id in self._roll.gone else self._roll.silence(m, now)
                 fault = FaultReport("node", rank, number, step=old.progress.step, text=text, at=now, since_s=since)

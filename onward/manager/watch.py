@@ -109,14 +109,15 @@ class Watch:
     def _suspicion(self, job: Job, here: Mapping[int, RankFacts], deaf: bool, now: float) -> health.Suspicion | None:
         """Who holds the others up, by what all of them show.
 
-        A rank that has ended well too early is one of them: where connections do not tell, the others wait for it.
+        A rank that has ended well too early is one of them: where connections do not tell, the others wait for it. One
+        that has left its loop after a step that another has still to end waits for that one.
         """
         if self._going != (job.phase, job.generation):
             self._going, self._going_since = (job.phase, job.generation), now
         if deaf:
             return None
         stages = (Stage.FORMED, Stage.READY, Stage.TRAINING, Stage.DONE, Stage.AFTER, Stage.LEFT)
-        members = {r: f for r, f in here.items() if f.stage in stages or f.exit_code == 0}
+        members = {r: f for r, f in here.items() if f.stage in stages or f.ended_well}
         if job.phase not in (Phase.RUNNING, Phase.FINISHING) or len(members) < len(job.ranks):
             return None
         if any(f.generation != job.generation for f in members.values()):
@@ -124,13 +125,15 @@ class Watch:
         waits = (Stage.DONE, Stage.LEFT, Stage.READY)  # for the others, and when all are there for us
         if job.phase is Phase.RUNNING and all(f.stage in waits for f in members.values()):
             return None
-        gone = {r for r, f in members.items() if _is_gone(f)}
-        progress = {
-            r: Progress(step=f.progress.step, idle_s=now) if r in gone else f.progress for r, f in members.items()
-        }
+        least = min(f.progress.step for f in members.values())
+        ahead = {r for r, f in members.items() if (f.broke or not f.alive) and f.ended_at > least}
+        gone = {r for r, f in members.items() if _is_gone(f) and r not in ahead}
+        progress = {r: f.progress for r, f in members.items()}
+        progress |= {r: Progress(step=f.progress.step, idle_s=f.dead_s) for r, f in members.items() if not f.alive}
+        progress |= {r: Progress(step=members[r].progress.step, idle_s=now) for r in gone}
         if job.phase is Phase.RUNNING:  # who is through the loop waits for the others, as at a gate
             last = max(p.launched for p in progress.values())
-            done = [r for r, f in members.items() if f.stage in waits and r not in gone]
+            done = [r for r, f in members.items() if (f.stage in waits and r not in gone) or r in ahead]
             progress |= {r: replace(progress[r], gate=True, section=False, launched=last) for r in done}
             progress |= {r: replace(progress[r], section=False) for r, f in members.items() if f.stage is Stage.FORMED}
         if gone:  # slowness may be legal, but who is gone does not come back

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from onward.core.facts import Scope
 from onward.log import get_logger
 from onward.train.block import Blocks
 from onward.train.fence import Fence
@@ -27,14 +28,15 @@ class Alone:
     def rehearse(self, n: int, at: int = 0) -> Generator[Step, None, None]:
         """Run the block alone, so that what is built in the first steps (buckets, kernels, threads) is there.
 
-        It reads as step `at`, or the one that the job is known to have come to.
+        It reads as the last step that others are known to have gone on from: who goes on at step `at`, or has been
+        seen at one further on, has done the one before it, and had not left the loop at the one before that.
         """
         rank = self._rank
         was_alone, was_scope = rank.groups.alone, rank.scope
-        rank.groups.alone = True
+        rank.groups.alone, rank.scope = True, Scope.BETWEEN
         try:
             for _ in range(REHEARSALS):
-                index = max(rank.link.welcome.step, at, 0)
+                index = max(max(rank.link.welcome.step, at) - 2, 0)
                 step = Step(self._blocks, min(index, max(n - 1, 0)), rehearsal=True)
                 yield step
                 if step.error:
@@ -61,4 +63,5 @@ class Alone:
         rank.between.forget()
         ghost = Step(self._blocks, form.step - 1, ghost=order)
         yield ghost
+        rank.groups.alone = False
         return ghost.committed

@@ -68,6 +68,12 @@ class Blocks:
             self._end(step)
         except Unwind:
             self._rank.note_break()
+        if not step.committed:
+            self._does_not_count()
+
+    def _does_not_count(self) -> None:
+        """What the script runs up to the next block is for show: its collectives must not meet the steps of others."""
+        self._groups.alone = True
 
     def _end(self, step: Step) -> None:
         if not self._groups.drain(self._groups.generation):
@@ -140,6 +146,7 @@ class Blocks:
         rank = self._rank
         if isinstance(error, Unwind) or self._groups.generation.broken:
             rank.note_break()
+            self._does_not_count()
             return True
         if not isinstance(error, Exception):
             return False
@@ -151,6 +158,7 @@ class Blocks:
         if found.kind == "memory":
             self._tx.damaged()
         rank.pending_fault = rank.fault("exception", text, trace, retryable=found.kind)
+        self._does_not_count()
         return True
 
     # ------------------------------------------------------------------------------------- ghosts (see `alone`)
@@ -168,6 +176,8 @@ class Blocks:
         entered = self._fence.enter(order)
         if entered:
             self._rank.leave_step()
+        else:
+            self._does_not_count()
         return entered
 
     def is_known(self, order: RankOrder, error: BaseException, tb: TracebackType | None) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from types import FrameType
 
 from onward.core.facts import Scope, Stage
-from onward.errors import UsageError
+from onward.errors import Unwind, UsageError
 from onward.log import get_logger
 from onward.train.alone import Alone
 from onward.train.block import Blocks
@@ -47,7 +47,6 @@ class Loop:
         self._alone = Alone(rank, self._fence, self._blocks)
         self._stand_in = StandIn(rank, self._blocks, self._alone)
         self._prepared = False
-        self._uncounted = False  # the loop was left in a step that does not count
         self._pid = os.getpid()
         atexit.register(self._linger)
 
@@ -55,12 +54,10 @@ class Loop:
         try:
             yield from self._steps(n)
         except GeneratorExit:
-            self._uncounted = self._rank.scope is not Scope.OUTSIDE
             if was_broken(sys._getframe().f_back):
                 self._break_off()
             raise  # perhaps it was an error, which must get out; if the script ends well all the same, see `_linger`
-        finally:
-            self._rank.leave_step()
+        self._rank.leave_step()
 
     def _steps(self, n: int) -> Generator[Step, None, None]:
         rank = self._rank
@@ -86,6 +83,7 @@ class Loop:
                 continue
             step = Step(self._blocks, self._tx.step)
             yield step
+            rank.groups.alone = False
             if not step.entered:
                 raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
 
@@ -158,7 +156,7 @@ class Loop:
     def _break_off(self) -> None:
         """The script has left the loop before its end, by itself."""
         rank = self._rank
-        if self._uncounted or rank.scope is not Scope.OUTSIDE:
+        if rank.scope is not Scope.OUTSIDE:
             self._start_again()
         self._telling.end_of_loop()
         rank.broke = True
@@ -168,7 +166,11 @@ class Loop:
     def _linger(self) -> None:
         """The script has ended. Stay until those of all ranks have: one that fails now needs the state we hold."""
         rank, raised = self._rank, getattr(sys, "last_value", None)
-        if not rank.in_loop or rank.spare or raised is not None or os.getpid() != self._pid:
+        if not rank.in_loop or os.getpid() != self._pid:
+            return
+        if isinstance(raised, Unwind) and rank.scope is not Scope.OUTSIDE:
+            self._start_again()  # it had gone on to a collective there
+        if raised is not None:
             return
         if self._fence.through is None:
             self._break_off()
@@ -181,12 +183,13 @@ class Loop:
     def _start_again(self) -> None:
         """The script has left a step that does not count, and Python cannot go back: another process must."""
         rank = self._rank
-        text = "the loop was left in a step that did not count and had to be run again: `if step.committed` tells"
-        if rank.spare:
+        where = "a rehearsal of a step" if rank.spare else "a step that did not count and had to be run again"
+        text = f"the loop was left in {where}: `if step.committed` tells"
+        if rank.spare and not rank.incarnation:
             log.info("rank %d: its spare ends: %s", rank.index, text)
         else:
             log.error("rank %d: %s; this process ends, and another one goes on from that step", rank.index, text)
-            rank.report(Stage.TRAINING, fault=rank.fault("exception", f"UsageError: {text}"))
+        rank.report(Stage.TRAINING, fault=rank.fault("exception", f"UsageError: {text}"))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)

@@ -40,7 +40,7 @@ class Rank:
         self.token = bytes.fromhex(os.environ["ONWARD_TOKEN"])
         self.page = Page(me.page)
         self.spare = me.spare
-        self.scope = Scope.SETUP
+        self._scope = Scope.SETUP
         self.begun = False
         self.in_ghost = False  # the last block was run for show (see `alone`), or its code after the block is
         self.in_loop = False  # the script has come to its steps
@@ -72,6 +72,16 @@ class Rank:
         return self.groups.generation.number
 
     # ------------------------------------------------------------------------------------- where it is
+
+    @property
+    def scope(self) -> Scope:
+        """Where in the script this rank is. The page says whether the script may end there, however it ends."""
+        return self._scope
+
+    @scope.setter
+    def scope(self, scope: Scope) -> None:
+        self._scope = scope
+        self.page.set("inside", scope in (Scope.STEP, Scope.BETWEEN))
 
     def leave_step(self) -> None:
         """User code between steps, or after the last: its collectives are run again, not unwound."""

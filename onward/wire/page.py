@@ -30,6 +30,7 @@ _FIELDS = (
     "total",
     "compute_ns",
     "queued_ns",
+    "inside",
 )
 _INDEX = {name: i for i, name in enumerate(_FIELDS)}
 _MAGIC = 0x6F6E77617264

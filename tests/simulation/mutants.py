@@ -23,6 +23,7 @@ from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic
 from onward.agent.stores import Asker, Stores
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
+from onward.core.facts import RankFacts
 from onward.core.job import Facts, Job, current
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
 from onward.core.switch import hold_all, settled
@@ -219,6 +220,10 @@ _DECIDING = [
 ]
 
 
+def _by_exit_code(f: RankFacts) -> bool:
+    return f.exit_code == 0
+
+
 def _everywhere(function: Any, replacement: Any) -> tuple[tuple[Any, str, Any], ...]:
     """Every module that decides with `function` has imported it by its name."""
     name = function.__name__
@@ -296,6 +301,11 @@ MUTANTS = (
     _mutant("any slot", "local state of another generation replaces what is kept", (Keeper, "keep_slot", _any_slot)),
     _mutant(
         "stays in place", "an agent without a place keeps its ranks", (AgentLogic, "_move", _stays_in_place), nodes=2
+    ),
+    _mutant(
+        "any end is a good one",
+        "a script has ended well that ends in a step that does not count, or in a rehearsal",
+        (RankFacts, "ended_well", property(_by_exit_code)),
     ),
     _mutant("two managers in a term", "an agent follows any manager", (AgentLogic, "_may_follow", _any_term)),
 )

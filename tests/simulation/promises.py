@@ -59,7 +59,7 @@ class Promises:
         self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
         self._kept = -1  # step that was saved when everybody was last started again
         self.followed = 0  # claims to hold the state of another
-        self._good_ends: dict[int, set[int]] = {}  # attempt -> ranks that ended well
+        self._good_ends: dict[int, dict[int, int]] = {}  # attempt -> the step after which a rank's script has ended
 
     def _advance(self, k: int) -> None:
         """The step k of a run without faults."""
@@ -225,12 +225,18 @@ class Promises:
 
     def on_good_end(self, p: RankProcess) -> None:
         """`p` is through its script."""
-        if not self.world.scenario.library:
-            return
-        self._check_state(p, "at its end")
-        if p.tx.step != self.world.scenario.steps:
+        if p.tx.step != self.world.scenario.last_step:
             self._broken(2, f"{p} ended well after {p.tx.step} steps")
-        self._good_ends.setdefault(p.attempt, set()).add(p.rank)
+        self.on_exit_0(p)
+
+    def on_exit_0(self, p: RankProcess) -> None:
+        """`p` ends as if all were well. It is, where it has just told its user that a step counts, and holds that."""
+        ends = self._good_ends.setdefault(p.attempt, {})
+        if p.holds and p.scope is Scope.OUTSIDE:
+            self._check_state(p, "at its end")
+            ends[p.rank] = p.tx.step
+        elif p.scope is Scope.SETUP and not p.stand_in:
+            ends[p.rank] = -1  # it never came to its loop
 
     # ------------------------------------------------------------------------------------------ 5: control plane
 
@@ -434,7 +440,7 @@ class Promises:
         if not job.reason:
             self._broken(3, "the job failed without a reason")
         fired, s = self.world.fired, self.world.scenario
-        if any(f.always for f in fired):
+        if any(f.always for f in fired) or not s.asks:
             return
         if "used up" in job.reason and s.max_restarts < 100:
             return
@@ -499,14 +505,15 @@ class Promises:
         return "NoQuorum" if self.given_up else "Lost"  # with all its nodes
 
     def at_the_end(self) -> None:
-        w, s = self.world, self.world.scenario
+        s = self.world.scenario
         codes = {code for agent, (_, code) in self._verdicts.items() if agent not in self._excused}
         if len(codes) > 1:
             self._broken(3, f"agents ended with different verdicts: {self._verdicts}")
-        left = any(f.kind == "leave" for f in w.fired)  # who leaves with exit code 0 says himself that he is done
-        if codes == {0} and s.library and not left:
-            attempt = max(self._good_ends, default=-1)
-            if self._good_ends.get(attempt) != set(range(s.world_size)):
+        if codes == {0} and s.library:
+            ends = self._good_ends.get(max(self._good_ends, default=-1), {})
+            if set(ends) != set(range(s.world_size)):
                 self._broken(2, "the job succeeded although not every rank came to its end")
+            if len(set(ends.values())) > 1:
+                self._broken(2, f"the job succeeded although its ranks ended after different steps: {ends}")
         if s.control_only and self.ending != "Succeeded":
             self._broken(5, "nothing happened to any rank, yet the job failed")

@@ -66,6 +66,10 @@ class ScriptFailed(Exception):
     """The user's script ends with an error."""
 
 
+class LeftLoop(Exception):
+    """The user's script leaves its loop by itself."""
+
+
 class UserError(Exception):
     """The user's code raised."""
 
@@ -86,6 +90,7 @@ class Page:
     section: int = 0
     step_s: float = 0.0
     gate: bool = False
+    inside: bool = False
 
 
 @dataclass
@@ -116,11 +121,11 @@ class RankProcess:
         self.requests: list[Request] = []
         self.tx = Transaction(self)
         self.feed, self.following = Feed(self), Following(self)
-        self.scope = Scope.SETUP
+        self._scope = Scope.SETUP
         self.committed = 0  # furthest step this process told its user about
         self.passed = 0  # steps whose block it has come out of, really or for show
         self.received = 0  # step of the state it was last given
-        self.left_loop = self.failing = False
+        self.left_loop = self.failing = self.broke = False
         self._spare = True
         self._begun = self._resumed = False
         self._through: Stage | None = None
@@ -159,6 +164,14 @@ class RankProcess:
         return self._known.incarnation
 
     @property
+    def scope(self) -> Scope:
+        return self._scope
+
+    @scope.setter
+    def scope(self, scope: Scope) -> None:
+        self._scope, self.page.inside = scope, scope in (Scope.STEP, Scope.BETWEEN)
+
+    @property
     def stuck(self) -> bool:
         return self.alive and (self.stopped or self._main is None)
 
@@ -188,7 +201,6 @@ class RankProcess:
         try:
             wish = next(self._main)
         except StopIteration:
-            self.world.promises.on_good_end(self)
             self.die(0)
         except (ScriptFailed, UserError):
             self.die(1)
@@ -213,6 +225,8 @@ class RankProcess:
             return
         self.alive = False
         self._main = self._waiting = None
+        if code == 0:
+            self.world.promises.on_exit_0(self)
         self.world.note(f"{self} ended with {code}, step {self.tx.step}")
         self.world.fabric.lose(self, code == 0)
         self.feed.die()
@@ -358,7 +372,7 @@ class RankProcess:
                 resumed=self._resumed, serve=self.serve, fault=fault, local_steps=list(self.tx.safe_steps()),
                 between=len(self._results), light=self.tx.shape,
                 loadable=list(self._loadable), partly=list(self._partly),
-                feed=self.serve, follows=self.following.follows,
+                feed=self.serve, follows=self.following.follows, broke=self.broke,
             )
         )  # fmt: skip
 
@@ -433,7 +447,10 @@ class RankProcess:
                 self.send(Recorded(scope="setup", index=0, data=str(result).encode()))
             except Unwound:
                 yield from self._fail_outside("a collective in set-up failed")
-        yield from self._loop(s.steps)
+        try:
+            yield from self._loop(s.steps)
+        except LeftLoop:
+            yield from self._break_off()
         self.left_loop = True
         self.at("finish")
         if s.final_collective:
@@ -494,8 +511,11 @@ class RankProcess:
                 if (yield from self._finish()):
                     return
                 continue
-            if (yield from self._step(self.tx.step)):
+            k = self.tx.step
+            counts = yield from self._step(k)
+            if counts:
                 yield from self._after_block()
+            self._leave_if_due(k, counts)
 
     def _begin_or_load(self) -> Thread:
         self.scope = Scope.SETUP
@@ -540,6 +560,28 @@ class RankProcess:
                 yield from self._collective_between()
             self.page.section -= slow
             self.page.progress_at = self.world.now
+
+    def _leave_if_due(self, k: int, counts: bool) -> None:
+        """The last line of the loop's body."""
+        s = self.world.scenario
+        if k != s.leave_at or (s.asks and not counts):
+            return
+        if s.leaves == "exit":
+            self.die(0)
+            raise Killed
+        raise LeftLoop
+
+    def _break_off(self) -> Thread:
+        if self.scope is not Scope.OUTSIDE:
+            if self.world.scenario.leaves == "named":
+                yield self.world.lag(0.03)  # what comes after the loop
+            self.failing = True
+            self._report(Stage.TRAINING, fault=self._fault("exception", "UsageError: the loop was left"))
+            yield self.world.lag(0.01)
+            raise ScriptFailed
+        self.feed.end(Ended())
+        self.broke, self._through = True, Stage.AFTER
+        self._report(Stage.AFTER)
 
     def _finish(self) -> Thread:
         self.page.section = 1
@@ -752,6 +794,9 @@ class RankProcess:
         self.page.section = 1
         yield self.world.lag(self.world.scenario.forward_s)
         self.at("rehearse")
+        assert self._welcome is not None
+        if self._welcome.step >= 2:
+            self._leave_if_due(self._welcome.step - 2, False)
         self._report(Stage.PARKED, generation=0)
         self.at("parked")
         last = 0
@@ -819,6 +864,7 @@ class RankProcess:
         if entered:
             self.passed = form.step
             yield from self._after_block()
+        self._leave_if_due(form.step - 1, entered)
         return entered
 
     def _must_show(self, form: Form) -> bool:

@@ -87,8 +87,16 @@ class Scenario:
     any_place: bool = False  # agents are not told which place to take
     arbiter: bool = True  # all on one kernel, which knows who is dead
     fail_stop_s: float = 0.0  # the user's word that after so long silence is death
+    leave_at: int = -1  # the script leaves its loop at this step
+    leaves: str = "break"  # and how: break; named, where it is noticed only at the end of the script; exit
+    asks: bool = True  # whether the step has counted
     hot_switch: bool = False  # a node that is called sub-healthy is replaced while it trains
     pods: bool = False  # an operator replaces agents that are lost, or that the manager has given up
+
+    @property
+    def last_step(self) -> int:
+        """After so many steps the script is through its loop."""
+        return self.steps if self.leave_at < 0 else self.leave_at + 1
 
     @property
     def control_only(self) -> bool:
@@ -157,7 +165,19 @@ def draw(rng: Random) -> Scenario:
     if not s.library:
         for fault in s.faults:
             fault.kind = "kill" if fault.kind in ("stop", "hang") else fault.kind  # nothing shows that these live
+    _leave_early(rng, s)
     return s
+
+
+def _leave_early(rng: Random, s: Scenario) -> None:
+    """Now and then the script does not come to its last step. Drawn aside: all else of a seed stays as it is."""
+    aside = Random()
+    aside.setstate(rng.getstate())
+    if s.library and aside.random() < 0.15:
+        struck = [f.step for f in s.faults if f.step >= 1]
+        s.leave_at = aside.choice(struck) if struck and aside.random() < 0.5 else aside.randrange(1, s.steps)
+        s.leaves = aside.choice(("break", "named", "exit"))
+        s.asks = aside.random() < 0.5
 
 
 def draw_switch(rng: Random) -> Scenario:

@@ -454,6 +454,7 @@ class SimAgent:
             section=page.section > 0,
             step_s=page.step_s,
             gate=page.gate,
+            inside=page.inside,
         )
 
     def _check_end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -141,7 +142,6 @@ def test_an_error_after_the_update_that_does_not_come_back_is_survived(jobs, tmp
     same_digests(tmp_path)
 
 
-@pytest.mark.nightly  # not known to be steady
 def test_left_with_break_a_loop_has_a_safe_end_too(jobs, tmp_path):
     """The others have left it long ago when a rank dies in what comes after. The steps have a name and a wrapper."""
     leaves = "if step.index == 7: break"
@@ -153,7 +153,6 @@ def test_left_with_break_a_loop_has_a_safe_end_too(jobs, tmp_path):
     same_digests(tmp_path)
 
 
-@pytest.mark.nightly  # not steady yet, as the next one
 def test_who_breaks_off_in_a_step_that_does_not_count_is_started_again(jobs, tmp_path):
     """It forgot to ask `step.committed`; the others did not."""
     leaves = "if step.index == 7 and (step.committed or run.rank == 2 and once('left')): break"
@@ -165,7 +164,6 @@ def test_who_breaks_off_in_a_step_that_does_not_count_is_started_again(jobs, tmp
     same_digests(tmp_path)
 
 
-@pytest.mark.nightly  # one run in four ends with ranks that differ: to be mended (docs/promises.md)
 def test_all_who_leave_a_step_that_does_not_count_are_started_again(jobs, tmp_path):
     """Nobody asked `step.committed`, and its end is noticed only with the script's: the iterator has a name."""
     job = script(tmp_path, in_loop="if step.index == 7: break", loop="iter(run.steps(12))")
@@ -174,6 +172,33 @@ def test_all_who_leave_a_step_that_does_not_count_are_started_again(jobs, tmp_pa
     assert "the loop was left in a step that did not count" in result.err
     assert result.outcome["steps"] == 8
     assert len({(tmp_path / f"digest{rank}").read_text().splitlines()[-1] for rank in range(4)}) == 1
+
+
+def test_who_ends_for_good_in_a_step_that_does_not_count_is_started_again(jobs, tmp_path):
+    """Python is not asked any more, and the exit code says that all is well."""
+    leaves = "if step.index == 7: print(step.committed, flush=True); os._exit(0)"
+    result = jobs.run(script(tmp_path, in_loop=leaves), chaos=["kind=exception,rank=1,step=7,at=collective"])
+    assert result.code == 0, result.err[-3000:]
+    assert "ended its script in a step that did not count" in result.err
+    assert result.outcome["steps"] == 8
+
+
+def test_collectives_after_a_block_that_does_not_count_do_not_meet_the_steps_of_others(jobs, tmp_path):
+    """One rank comes to them early, while the others wait for it in their block: as large as what they exchange."""
+    def digests(name, **kwargs):
+        place = tmp_path / name
+        place.mkdir()
+        result = jobs.run(script(place, in_loop="dist.all_reduce(torch.full((72,), 100.0))"), **kwargs)
+        assert result.code == 0, result.err[-3000:]
+        same_digests(place)
+        return (place / "digest0").read_text(), result
+
+    with ThreadPoolExecutor(1) as aside:
+        reference = aside.submit(digests, "reference")
+        told, result = digests("early", chaos=["kind=exception,rank=1,step=7,at=begin"])
+    assert result.policies() == ["retry"]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1]
+    assert told == reference.result()[0]
 
 
 def _guarded(told):
