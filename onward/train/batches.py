@@ -129,7 +129,7 @@ class Sampled:
         key = (self._seed * 1_000_003 + step) * 65_537 + micro
         torch.manual_seed(key)
         random.seed(key)
-        for wrapper in self._rank.protected.wrappers():
+        for _, wrapper in self._rank.protected.wrappers():
             wrapper.require_backward_grad_sync = last
 
     def __next__(self) -> Any:

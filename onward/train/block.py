@@ -136,7 +136,7 @@ class Blocks:
             rank.resumed = True
             rank.report(Stage.TRAINING)
             self._groups.bury()
-        if self._tx.broke_shape == "light":
+        if self._tx.broke_shape:
             rank.pending_fault = rank.fault(
                 "shape", "the block changed its shape; all ranks go back to careful steps", retryable="communication"
             )

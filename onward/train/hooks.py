@@ -8,6 +8,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from onward.core.facts import Scope
 from onward.errors import Unwind
+from onward.train import wrappers
 from onward.train.generation import Generation
 from onward.train.group import Group
 from onward.train.rank import Rank
@@ -27,6 +28,7 @@ class Hooks:
         self._groups.on_unwind = self._on_unwind
         register_optimizer_step_pre_hook(self._before_optimizer)
         rank.protected.buckets.watch()
+        wrappers.watch()
         rank.protected.buckets.alone = lambda: self._groups.alone and rank.in_loop
         rank.protected.buckets.on_first_use = self._tx.mind
 

@@ -19,7 +19,7 @@ import torch
 
 from onward.errors import StateError
 from onward.train.partner import Partner
-from onward.train.protected import SMALL_BYTES, Protected
+from onward.train.protected import ERROR, SMALL_BYTES, Protected
 from onward.train.streams import DeviceStream, NumpyStream, PythonStream, Stream, TorchStream, tensor_bytes
 from onward.train.values import TensorRef, dtype_of, own_tensors, plain, state_of, take_over
 
@@ -287,7 +287,7 @@ class LocalState:
             self.partner.keep(step % 2, step, slot.content())
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
-        out = self._protected.buffers()
+        out = self._protected.buffers() + self._protected.errors()
         if self.carry_grads:
             grads = [(f"grad:{path}", p.grad) for path, p in self._protected.parameters() if p.grad is not None]
             return out + grads
@@ -302,6 +302,7 @@ class LocalState:
         small, places, start = slot.read()
         mine = dict(self._protected.buffers())
         params = dict(self._protected.parameters())
+        errors: dict[str, torch.Tensor] = {}
         for place in places:
             if place.path.startswith("grad:"):
                 p = params[place.path[5:]]
@@ -309,6 +310,10 @@ class LocalState:
                 _read_tensor(slot.map, start + place.offset, p.grad)
             elif place.path in mine:
                 _read_tensor(slot.map, start + place.offset, mine[place.path])
+            elif place.path.startswith(ERROR):
+                errors[place.path] = torch.empty(place.shape, dtype=dtype_of(place.dtype))
+                _read_tensor(slot.map, start + place.offset, errors[place.path])
+        self._protected.put_errors(errors)
         self._restore_objects(small.objects)
         data = (small.python, small.numpy, small.torch, small.device)
         for stream, state in zip(self._streams, data, strict=True):

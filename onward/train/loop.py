@@ -61,6 +61,8 @@ class Loop:
 
     def _steps(self, n: int) -> Generator[Step, None, None]:
         rank = self._rank
+        rank.protected.look_at_wrappers(rank.world_size)
+        self._tx.never_light = rank.protected.changes_at_the_end
         rank.stay_in_loop()
         rank.in_loop = True
         if rank.spare:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from onward.errors import StateError, UsageError
-from onward.train import optimizers, values
+from onward.train import optimizers, values, wrappers
 from onward.train.buckets import Buckets, Settled
 from onward.train.values import Snapshot, TensorRef, dtype_of, own_tensors, plain, state_of, take_over
 
@@ -64,6 +64,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 BUFFER = "buffer:"  # in a manifest, before the path of a module's buffer
+ERROR = "error:"  # before what a communication hook has left out
 
 
 SMALL_BYTES = 256 << 10  # what is copied every step rather than believed to be unchanged
@@ -80,6 +81,7 @@ class Protected:
         self.optimizers: dict[str, Optimizer] = {}
         self.objects: dict[str, Any] = {}  # anything else with state_dict / load_state_dict, or a container
         self.local: dict[str, Any] = {}
+        self._power_sgd: list[wrappers.PowerSGD] = []
         self._undo: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._undo_kept: list[optimizers.Kept] = []
         self._begin_objects: dict[str, Snapshot] = {}
@@ -108,11 +110,38 @@ class Protected:
 
     # ------------------------------------------------------------------------------------- walking
 
-    def wrappers(self) -> Iterator[DistributedDataParallel]:
-        for module in self.modules.values():
+    def wrappers(self) -> Iterator[tuple[str, DistributedDataParallel]]:
+        """Each with the name of what was protected."""
+        for name, module in self.modules.items():
             for m in module.modules():
                 if isinstance(m, DistributedDataParallel):
-                    yield m
+                    yield name, m
+
+    def look_at_wrappers(self, world_size: int) -> None:
+        """All is protected and the loop begins: what their hooks keep is protected, too, or UsageError says why not."""
+        given = {id(obj) for obj in (*self.objects.values(), *self.local.values())}
+        problems: list[str] = []
+        for name, wrapper in self.wrappers():
+            problems += wrappers.problems(name, wrapper, world_size, given)
+            self._power_sgd += wrappers.power_sgd_of(wrapper)
+        if problems:
+            raise UsageError(problems)
+        self.objects |= {f"hook {i}": hook for i, hook in enumerate(self._power_sgd)}
+
+    @property
+    def changes_at_the_end(self) -> bool:
+        """Some of the local state changes when the last collective of a block has ended."""
+        return bool(self._power_sgd)
+
+    def errors(self) -> list[tuple[str, torch.Tensor]]:
+        """What communication hooks have left out on this rank."""
+        hooks = enumerate(self._power_sgd)
+        return [(f"{ERROR}{i}:{bucket}", t) for i, hook in hooks for bucket, t in hook.errors.items()]
+
+    def put_errors(self, saved: dict[str, torch.Tensor]) -> None:
+        for i, hook in enumerate(self._power_sgd):
+            prefix = f"{ERROR}{i}:"
+            hook.errors = {int(path.removeprefix(prefix)): t for path, t in saved.items() if path.startswith(prefix)}
 
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         seen: set[int] = set()
@@ -244,6 +273,10 @@ class Protected:
                 c.copy_(t.detach())
         self._undo_kept = [optimizers.Kept(opt) for opt in self.optimizers.values()]
 
+    def is_as_copied(self) -> bool:
+        """Every shared tensor has the numbers that it had at `save_undo`."""
+        return all(_same_bits(t.detach(), c.to(t.device)) for t, c in self._undo)
+
     def undo(self) -> None:
         """Put back what `save_undo` had copied; state that did not exist then is dropped."""
         with torch.no_grad():
@@ -262,6 +295,9 @@ class Protected:
     def clear_grads(self) -> None:
         for _, p in self._parameters_cached():
             p.grad = None
+        for obj in self.local.values():  # each rank may have models of its own
+            if isinstance(obj, nn.Module | Optimizer):
+                obj.zero_grad()
 
     # ------------------------------------------------------------------------------------- moving
 

@@ -2,8 +2,8 @@
 
 Between the fences a block draws random numbers, exchanges gradients and then changes the shared state. Two modes:
 
-- **careful**: the shared state is copied aside before the first change, local state is published when the block ends,
-  and all ranks meet at a gate outside the process group before the step counts. Correct for any block.
+- **careful**: the shared state is copied aside when the block begins, local state is published when it ends, and all
+  ranks meet at a gate outside the process group before the step counts. Correct for any block.
 - **light**: nothing is copied and nobody waits. Allowed once blocks have shown a regular shape on every rank: all
   changes come after the last collective over the whole world, and nothing local changes after it either. Local state
   is then published just before that collective is entered, so whoever sees it end knows that everybody's is safe.
@@ -41,7 +41,7 @@ class Transaction:
         self.light_at = 0  # >0: light mode; publish before this collective
         self._shape = 0  # the last `light_at` that all agreed on; kept while a new generation forms
         self.never_light = False
-        self.broke_shape = ""
+        self.broke_shape = False
         self.warned: set[str] = set()
         self.own_ns = 0
         self._uses_grads = False  # a block has begun with gradients and not zeroed them
@@ -83,7 +83,7 @@ class Transaction:
         self._protected.begin()
         self.republish()
         self._careful = not self.light_at
-        if self._careful and self.broke_shape == "early":
+        if self._careful:
             self._copy()
         self._page.touch("progress_ns")
         self.own_ns = time.thread_time_ns() - start
@@ -100,9 +100,19 @@ class Transaction:
     republished = False
 
     def _copy(self) -> None:
-        if not self._copied:
+        """While the shared state is as the block had found it; later a copy would be of no use."""
+        if not self._copied and self.untouched:
             self._protected.save_undo()
             self._copied = True
+
+    @property
+    def untouched(self) -> bool:
+        """The open block has not changed the shared state so far, as far as tensors count their changes."""
+        return self._protected.versions() == self._versions
+
+    def _has_changed(self) -> bool:
+        """The same, and what is changed by way of `.data` is looked for while there is a copy to compare with."""
+        return not self.untouched or (self._copied and not self.never_light and not self._protected.is_as_copied())
 
     def on_collective(self, op: str, over_world: bool) -> None:
         """Before a collective of this block is entered."""
@@ -141,7 +151,7 @@ class Transaction:
             return True
         start = time.thread_time_ns()
         self._gated = True
-        self._changed_before_gate = self._protected.versions() != self._versions
+        self._changed_before_gate = self._has_changed()
         if self.light_at and self._published is None:
             self._careful = True  # fewer collectives than usual: everybody sees that, so everybody is careful
         if self._careful:
@@ -153,21 +163,20 @@ class Transaction:
     def end(self) -> int:
         """The block ended well. Returns this rank's vote: the collective to publish at in light mode, or 0."""
         start = time.thread_time_ns()
-        changed = self._protected.versions() != self._versions
+        if not self._gated:  # no optimizer of torch's: the script changes parameters itself, or not at all
+            self._changed_before_gate = self._has_changed()
         final = self._local.capture()
         self._at_commit = final
         vote = 0
         self._carry()
         if self._careful or self._published is None:
             self._careful = True
-            if changed and not self._copied:
-                self.broke_shape = "early"  # changed without an optimizer we know: copy at the start from now on
             self._local.publish(self.step + 1, final)
             vote = self._learn(final)
         else:
             if not self._is_regular(final, self._published):
                 self._local.publish(self.step + 1, final)
-                self.broke_shape = "light"
+                self.broke_shape = True
             elif self._local.carry_grads:
                 self._local.publish(self.step + 1, final)
         self.own_ns += time.thread_time_ns() - start
@@ -184,7 +193,6 @@ class Transaction:
             and seen is not None
             and not self.never_light
             and not self._local.carry_grads
-            and self.broke_shape == ""
             and self._is_regular(final, seen)
         )
         trace = (self._syncs, int(regular))
@@ -245,11 +253,6 @@ class Transaction:
         self._local.publish(self.step, self._local.capture())
         self.open, self.clean, self.undo = True, True, False
 
-    @property
-    def untouched(self) -> bool:
-        """The open block has not changed the shared state so far."""
-        return self._protected.versions() == self._versions
-
     def end_shadow(self) -> None:
         """The block counts, there and so here."""
         self._carry()
@@ -267,13 +270,15 @@ class Transaction:
         """(step, clean, undo) as a paused rank reports them."""
         if not self.open:
             return self.step, self.clean, self.undo
-        if self.clean:
+        if self.clean and self.untouched:
             return self.step, True, False
         return self.step + 1, False, self._copied
 
     def keep(self) -> None:
         """Go on from where we stand: put back what an unfinished block had changed."""
         if self.open:
+            if self._copied:
+                self._protected.undo()
             self._rewind(self.step)
         self.be_careful()
 
@@ -305,9 +310,9 @@ class Transaction:
 
     def be_careful(self) -> None:
         """A new generation: the next step meets at the gate, unless it is told to `go_light`."""
-        if self.broke_shape == "light":
+        if self.broke_shape:
             self.never_light = True
-            self.broke_shape = ""
+            self.broke_shape = False
         self.light_at = 0
         self._page.set("launched_ns", 0)
 

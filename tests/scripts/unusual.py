@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -13,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import onward
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--kind", choices=["turns", "groups", "closure", "carried"], default="turns")
+parser.add_argument("--kind", choices=["turns", "groups", "closure", "carried", "by-hand", "apart"], default="turns")
 parser.add_argument("--steps", type=int, default=24)
 parser.add_argument("--digest", metavar="FILE")
 args = parser.parse_args()
@@ -61,6 +62,17 @@ elif args.kind == "groups":  # parameters join the optimizer later; their gradie
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.8)
     run.protect(model=model, optimizer=optimizer, schedule=schedule)
     state = {"model": model, "optimizer": optimizer, "schedule": schedule}
+elif args.kind == "by-hand":  # parameters are changed without an optimizer, and before it
+    model = DDP(network())
+    optimizer = torch.optim.SGD(model.module[0].parameters(), lr=0.05, momentum=0.9)
+    run.protect(model=model, optimizer=optimizer)
+    state = {"model": model, "optimizer": optimizer}
+elif args.kind == "apart":  # a second model, that only two of the ranks have alike
+    groups = [dist.new_group([0]), dist.new_group([1, 2])]
+    model, part = DDP(network()), DDP(network(), process_group=groups[min(run.rank, 1)])
+    optimizer, part_optimizer = (torch.optim.Adam(m.parameters(), lr=0.01) for m in (model, part))
+    run.protect(model=model, optimizer=optimizer, local={"part": part.module, "part_optimizer": part_optimizer})
+    state = {"model": model, "optimizer": optimizer, "part": part, "part_optimizer": part_optimizer}
 elif args.kind == "carried":  # gradients of two steps in one update
     model = DDP(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -92,6 +104,21 @@ for step in run.steps(args.steps):
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
+        elif args.kind == "by-hand":
+            loss_of(model, x, y).backward()
+            with torch.no_grad():
+                for p in model.module[3].parameters():
+                    p.data.sub_(p.grad, alpha=0.05)
+                model.module[0].weight.mul_(0.99)
+            if step.index % 3:
+                optimizer.step()
+            optimizer.zero_grad()
+            model.zero_grad()
+        elif args.kind == "apart":
+            for m, o in ((model, optimizer), (part, part_optimizer)):
+                loss_of(m, x, y).backward()
+                o.step()
+                o.zero_grad()
         elif args.kind == "carried":
             loss_of(model, x, y).backward()
             if step.index % 2 == 1:

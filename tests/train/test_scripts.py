@@ -99,11 +99,13 @@ UNUSUAL = {
     "turns": "kill,rank=1,step=2,at=collective kill,rank=0,step=11,at=forward exception,rank=2,step=17,at=end",
     "groups": "kill,rank=2,step=8,at=forward exception,rank=1,step=9,at=optimizer kill,rank=0,step=15,at=end",
     "carried": "kill,rank=2,step=1,at=collective exception,rank=0,step=9,at=optimizer kill,rank=1,step=15,at=begin",
+    "by-hand": "exception,rank=1,step=0,at=end kill,rank=0,step=9,at=forward exception,rank=2,step=16,at=end",
+    "apart": "kill,rank=2,step=2,at=collective exception,rank=1,step=9,at=optimizer kill,rank=0,step=16,at=end",
     "closure": "kill,rank=0,step=1,at=optimizer exception,rank=1,step=9,at=collective kill,rank=2,step=16,at=end",
 }
 
 
-@pytest.mark.parametrize("kind", ["turns", *nightly("groups", "closure")])
+@pytest.mark.parametrize("kind", ["turns", *nightly("groups", "closure", "by-hand", "apart")])
 def test_unusual_scripts_come_to_the_same_state(jobs, kind):
     script, args, faults = "tests/scripts/unusual.py", ("--kind", kind), UNUSUAL[kind].split()
     reference, result = jobs.beside_reference(script, *args, nproc=3, chaos=[f"kind={fault}" for fault in faults])
@@ -123,6 +125,17 @@ def test_what_a_script_holds_of_its_protected_state_is_put_back(jobs):
     assert result.policies() == ["retry", "recover-in-place", "recover-in-place"]
     jobs.same_state(reference, result)
     assert all(all(torch.load(f"{result.digest}.{rank}.pt")["held"]) for rank in range(2))
+
+
+@pytest.mark.parametrize("kind", ["power-sgd", *nightly("own", "built-in")])
+def test_what_a_communication_hook_keeps_is_put_back(jobs, kind):
+    faults = ["kill,rank=0,step=3,at=end", "exception,rank=1,step=8,at=end", "kill,rank=1,step=14,at=collective"]
+    reference, result = jobs.beside_reference(
+        "tests/scripts/hooks.py", "--kind", kind, nproc=2, chaos=[f"kind={fault}" for fault in faults]
+    )
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place", "retry", "recover-in-place"]
+    jobs.same_state(reference, result)
 
 
 def test_state_that_no_other_rank_has_is_refused(jobs):

@@ -66,6 +66,46 @@ def test_the_first_steps_are_careful_and_the_copy_can_be_taken_back(rank):
     assert all(torch.equal(a, b) for a, b in zip(before, rank.model.parameters(), strict=True))
 
 
+BY_HAND = {
+    "in-place": lambda p: p.mul_(0.5),
+    "past-the-count": lambda p: p.data.mul_(0.5),  # torch counts no version of the parameter
+}
+
+
+@pytest.mark.parametrize("change", BY_HAND.values(), ids=BY_HAND)
+@pytest.mark.parametrize("gated", [True, False], ids=["before-an-update", "without-one"])
+def test_what_a_script_changes_by_itself_is_taken_back(rank, change, gated):
+    """Also in the first block, of which nothing is known."""
+    before = [p.detach().clone() for p in rank.model.parameters()]
+    for _ in range(2):
+        rank.tx.begin()
+        with torch.no_grad():
+            for p in rank.model.parameters():
+                change(p)
+        if gated:
+            assert rank.tx.gate()
+        assert rank.tx.standing() in ((1, False, True), (0, True, False))
+        rank.tx.keep() if rank.tx.standing()[1] else rank.tx.take_back(0)
+        assert all(torch.equal(a, b) for a, b in zip(before, rank.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("change", BY_HAND.values(), ids=BY_HAND)
+@pytest.mark.parametrize("gated", [True, False], ids=["before-an-update", "without-one"])
+def test_a_block_that_changes_parameters_by_itself_never_becomes_light(rank, change, gated):
+    def block() -> int:
+        rank.tx.begin()
+        rank.tx.on_collective("allreduce", True)
+        with torch.no_grad():
+            change(rank.model.weight)
+        if gated:
+            rank.tx.gate()
+        vote = rank.tx.end()
+        rank.tx.applied()
+        return vote
+
+    assert [block() for _ in range(4)] == [0] * 4
+
+
 def test_gradients_that_the_next_block_may_use_are_part_of_the_state(rank):
     """Until a block is seen to zero what it finds."""
     for zeroes in (False, True, False):
