@@ -312,6 +312,21 @@ def test_that_a_new_template_waits_for_new_pods_is_said_once() -> None:
     assert [e.reason for e in decide(JOB, other, NOW).events] == ["jobRestarting"], "all are made anew at once"
 
 
+def test_the_service_leads_to_the_stand_in_of_the_leader_when_the_old_pod_is_gone() -> None:
+    job = replace(JOB, hot_switch=True, leader=("Master", 0))
+    old = replace(PODS[0], place=None, index="0")
+    new = replace(PODS[0], name=f"{old.name}-hot", uid="hot", index="0-hot")
+    rest = tuple(replace(p, index=str(i)) for i, p in enumerate(PODS[1:]))
+    insight = Insight(placed=frozenset(p.uid for p in (new, *rest)))
+    both = replace(GOING, pods=(old, new, *rest), insight=insight, leads_to="0")
+    assert not any(isinstance(w, MakeService) for w in decide(job, both, NOW).writes)
+    alone = replace(both, pods=(new, *rest))
+    assert MakeService("0-hot") in decide(job, alone, NOW).writes
+    assert decide(job, replace(alone, leads_to="0-hot"), NOW).writes == ()
+    anew = replace(alone, pods=(replace(PODS[0], index="0"), *rest), leads_to="0-hot")
+    assert MakeService("0") in decide(job, anew, NOW).writes, "and to whom takes its place in turn"
+
+
 def test_beside_a_pod_that_ails_another_gets_ready() -> None:
     job, ails = replace(JOB, hot_switch=True), PODS[1]
     insight = Insight(placed=frozenset(p.uid for p in PODS), ailing={ails.uid: "its fan"})

@@ -44,7 +44,7 @@ def test_a_rank_is_killed_that_may_only_be_replaced_elsewhere(
     acjobs: Jobs, tmp_path: Path, calm: Calm, leader: bool
 ) -> None:
     """`recover` without `recover-in-place`: its pod is made anew on another node, and nothing else."""
-    job = Trained(acjobs, "moved", tmp_path, "recover")
+    job = Trained(acjobs, "moved", tmp_path, "recover", steps=200)
     job.trains()
     pod, rank = (job.master, 0) if leader else (job.worker, 1)
     nodes = {name: job.node(name) for name in job.pods}
@@ -55,7 +55,37 @@ def test_a_rank_is_killed_that_may_only_be_replaced_elsewhere(
     assert job.node(pod) not in nodes.values(), "on a node of its own, and not the one where it was"
     acjobs.cluster.event("moved", f"Recovering: rank {rank} killed (SIGKILL); node {rank} is given up; another node")
     acjobs.state("moved", "Running")
+    found_by_a_newcomer(acjobs, job, job.master)
     job.ends_like(calm)
+
+
+def found_by_a_newcomer(acjobs: Jobs, job: Trained, leader: str) -> None:
+    """The service leads to whoever leads now, and to nobody else; a pod that comes later finds the others."""
+    (address,) = [p["status"]["podIP"] for p in acjobs.pods(job.name) if p["metadata"]["name"] == leader]
+    where = ("endpoints", job.master, "-o", "jsonpath={.subsets[*]['addresses','notReadyAddresses'][*].ip}")
+    acjobs.wait(lambda: acjobs.kubectl("get", *where).split() == [address], f"the service leads to {leader}")
+    stays = acjobs.ranks(leader)
+    acjobs.kubectl("delete", "pod", job.worker)
+    job.mended("lost with node 1")
+    assert acjobs.ranks(leader) == stays, "its process is the one that it was"
+
+
+@pytest.mark.nightly
+def test_after_a_hot_switch_of_rank_0_its_service_leads_to_the_stand_in(
+    acjobs: Jobs, cluster: OneCluster, tmp_path: Path
+) -> None:
+    labels = {"fault-scheduling": "grace", "subHealthyStrategy": "hotSwitch"}
+    job = Trained(acjobs, "led", tmp_path, "recover", labels=labels, steps=900)
+    job.trains()
+    node, stand_in = job.node(job.master), f"{job.master}-hot"
+    onward_local("chaos", "sub-health", node, state=cluster.state)
+    try:
+        acjobs.wait(lambda: set(acjobs.uids("led")) == {stand_in, job.worker}, "the old pod is gone", START_S)
+        found_by_a_newcomer(acjobs, job, stand_in)
+        job.so_far(stand_in)
+    finally:
+        onward_local("chaos", "heal", node, state=cluster.state)
+    job.is_removed()
 
 
 @pytest.mark.nightly
