@@ -115,6 +115,18 @@ def test_all_start_again_when_nobody_inside_goes_on() -> None:
     assert after.record == plan.record, "what was counted is not counted again"
 
 
+def test_pods_that_fail_within_one_second_are_one_wave_in_whatever_order_they_are_seen() -> None:
+    """The first is counted; those that fail while they are told to end, or are gone by then, are not."""
+    job = replace(JOB, retry_times=3)
+    failed = [replace(p, phase="Failed", exit_code=1) for p in PODS]
+    record, word = GOING.record, RUNNING
+    for pods in ((failed[0], *PODS[1:]), (failed[1], replace(PODS[2], deleting=NOW)), (failed[2],)):
+        plan = decide(job, replace(GOING, pods=pods, record=record, word=word), NOW)
+        assert plan.word is not None
+        record, word = plan.record, plan.word
+        assert (record.wave, record.charged, record.failures) == (1, 1, 1)
+
+
 def test_only_the_lost_pod_is_replaced_and_its_node_avoided() -> None:
     job = replace(GRACE, keeps_others=True, recovers=True)
     seen = replace(GOING, nodes=LOST.nodes, insight=Insight(recovers=True), previous={("Worker", 0): "node-1"})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from acjobs_on_nodes import Jobs, a_job, training
 from by_kubectl import last
+from kernel import alive
 from onecluster import OneCluster, onward_local
 from trained import START_S, Trained
 
@@ -143,6 +144,40 @@ def test_the_other_pod_is_deleted_too_before_the_first_is_replaced(acjobs: Jobs,
     acjobs.kubectl("delete", "pod", job.master)
     acjobs.until("both", lambda s: s["restarts"] == 1 and last(s)["type"] == "Running", "it begins anew", START_S)
     job.ends_like(calm, each_once=False)
+
+
+@pytest.mark.nightly
+def test_all_pods_fail_in_the_same_second(acjobs: Jobs, cluster: OneCluster, tmp_path: Path, calm: Calm) -> None:
+    """Nobody is left who could go on: the job begins anew, and that is one wave."""
+    labels = {"fault-scheduling": "grace", "fault-retry-times": "3"}
+    job = Trained(acjobs, "crashed", tmp_path, "recover", labels=labels)
+    job.trains()
+    for agent in [cluster.pids(pod)[0] for pod in job.pods]:
+        os.kill(agent, signal.SIGKILL)
+    acjobs.until("crashed", lambda s: s["restarts"] == 1 and last(s)["type"] == "Running", "it begins anew", START_S)
+    assert job.new_pods() == set(job.pods)
+    cluster.event("crashed", "is unconditional retry job and remain retry times is <3>")
+    job.ends_like(calm, each_once=False)
+
+
+@pytest.mark.nightly
+def test_a_job_that_is_deleted_while_it_recovers_leaves_nothing(
+    acjobs: Jobs, cluster: OneCluster, tmp_path: Path
+) -> None:
+    job = Trained(acjobs, "dropped", tmp_path, "recover", steps=900)
+    job.trains()
+    processes = [pid for pod in job.pods for pid in cluster.pids(pod)]
+    nodes = [n["metadata"]["name"] for n in acjobs.listed("nodes")]
+    acjobs.kubectl("cordon", *nodes)  # so that nobody takes the place of the pod that is given up
+    try:
+        os.kill(job.ranks[job.worker][1], signal.SIGKILL)
+        cluster.event("dropped", "Recovering: rank 1 killed (SIGKILL); node 1 is given up")
+        acjobs.wait(lambda: acjobs.uids("dropped").get(job.worker) != job.uids[job.worker], "its pod is made anew")
+        assert last(acjobs.status("dropped"))["type"] == "Restarting"
+        job.is_removed()
+        assert [pid for pid in processes if alive(pid)] == []
+    finally:
+        acjobs.kubectl("uncordon", *nodes)
 
 
 @pytest.mark.nightly
