@@ -85,14 +85,19 @@ def job_labels(job: Job) -> dict[str, str]:
 
 def place_labels(job: Job, role: str, index: int) -> dict[str, str]:
     """On the pods that hold this place."""
-    kind, number = role.lower(), str(index)
-    return {
-        **job_labels(job),
-        f"{KUBEFLOW}/replica-type": kind,
-        f"{KUBEFLOW}/replica-index": number,
-        REPLICA_TYPE: kind,
-        REPLICA_INDEX: number,
-    }
+    kind = role.lower()
+    types = {f"{KUBEFLOW}/replica-type": kind, REPLICA_TYPE: kind}
+    return {**job_labels(job), **types, **index_labels(str(index))}
+
+
+def index_labels(index: str) -> dict[str, str]:
+    """That of a stand-in is not a number: the leader's service must not lead to it before it has taken over."""
+    return {f"{KUBEFLOW}/replica-index": index, REPLICA_INDEX: index}
+
+
+def leads_to(service: Mapping[str, Any]) -> str:
+    """The index of the pods that a service selects, as they are labelled."""
+    return str(((service.get("spec") or {}).get("selector") or {}).get(REPLICA_INDEX, ""))
 
 
 def place_of(pod: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -133,8 +138,8 @@ def pod(
     labels = {**marks.texts(own.get("labels")), **place_labels(job, replica.name, index), WAVE: str(wave)}
     if replica.leader:
         labels |= {f"{KUBEFLOW}/job-role": "master", "job-role": "master"}
-    if stand_in_for:  # the leader's service must not lead to it
-        labels |= {f"{KUBEFLOW}/replica-index": f"{index}{HOT}", REPLICA_INDEX: f"{index}{HOT}"}
+    if name and name != pod_name(job, replica.name, index):
+        labels |= index_labels(f"{index}{HOT}")
     annotations = {**marks.texts(own.get("annotations")), TEMPLATE: replica.digest}
     if job.trains(replica):
         annotations[RANK_INDEX] = str(job.node_rank(replica, index))

@@ -10,6 +10,7 @@ from onward.core.facts import FaultReport, Stage
 from onward.core.faults import late_faults, open_incident, remember
 from onward.core.fence import has_arrived
 from onward.core.job import Decision, Facts, Job, Phase, current, nobody_came, vacant, vacant_s
+from onward.core.moving import nodes_to_leave
 from onward.core.phases import is_ready
 from onward.core.remedy import on_faults
 from onward.core.saving import climb, gather, not_saved
@@ -67,7 +68,11 @@ def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
         return on_faults(job, facts, late_faults(job, here, hung, "hang", "did not reach the fence in time"), now)
     if vacant(job):
         return shrink(job, facts, now)
-    return climb(job, now, f"the replacement of {ranks_named(coming)} did not come up in {job.limits.mend_s:g} s")
+    why = f"did not come up in {job.limits.mend_s:g} s"
+    faults = late_faults(job, here, coming, "start", why)
+    if nodes_to_leave(open_incident(job, faults, facts, now), coming):
+        return on_faults(job, facts, faults, now)
+    return climb(job, now, f"the replacement of {ranks_named(coming)} {why}")
 
 
 def _opened_at(job: Job, now: float) -> float:

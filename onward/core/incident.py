@@ -121,6 +121,8 @@ def describe(fault: FaultReport) -> str:
             return "hung"
         case "node":
             return f"lost with {fault.text}"
+        case "start":
+            return fault.text
         case "switch":
             return f"is on a node that is worse than it should be ({fault.text})"
         case "join":

@@ -38,6 +38,7 @@ class Wanted:
     problems: tuple[tuple[str, str], ...] = ()  # why it cannot be run at all: (reason, sentence)
     notes: tuple[tuple[str, str], ...] = ()  # what people should be told once: (reason, sentence)
     service: bool = True  # pods meet at an address that has to be there first
+    leader: Place | None = None  # it leads to whoever holds this place
     gang: bool = True  # pods wait for a PodGroup
     suspend: bool = False
     backoff_limit: int = 0  # waves of lost pods; 0: no limit
@@ -97,6 +98,7 @@ class PodSeen:
     scheduler: str = ""  # who is to find it a node
     stands_in: Place | None = None  # it holds no place, and gets ready to take this one (hot switch)
     outdated: bool = False  # its template was changed since it was made
+    index: str = ""  # as it is labelled: that of a stand-in is another than that of the pod beside it
 
     @property
     def over(self) -> bool:
@@ -187,6 +189,7 @@ class Seen:
     pods: tuple[PodSeen, ...] = ()
     nodes: Mapping[str, NodeSeen] = field(default_factory=dict)  # those that exist
     service: bool = False  # it is there, and has its address
+    leads_to: str = ""  # the index, as labelled, of the pods that it selects
     secret: bool = False
     gang: Gang | None = None
     record: Record = field(default_factory=Record)
@@ -210,7 +213,9 @@ class MakeSecret:
 
 @dataclass(frozen=True)
 class MakeService:
-    """Where the pods meet."""
+    """Where the pods meet. `leads_to`: it is there, and is to select pods that are labelled with this index."""
+
+    leads_to: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Giving up a node that answers: where a process may not be restarted in its place, its ranks move to another node.
+"""Giving up a node that answers: where a process cannot be restarted in its place, its ranks move to another node.
 
-That is `recover` without `recover-in-place`. The node is lost to the job as if it had vanished, with all its ranks; but
-its agent lives, and would be the first to take the place again. So others come first. A pod is replaced, so another is
-waited for; elsewhere nobody need ever come, and a node that stands there is better than none.
+That is `recover` without `recover-in-place`; with it, what is left when it has failed, once in an incident. The node is
+lost to the job as if it had vanished, with all its ranks; but its agent lives, and would be the first to take the place
+again. So others come first. A pod is replaced, so another is waited for; elsewhere nobody need ever come, and a node
+that stands there is better than none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from onward.core.facts import Stage
+from onward.core.faults import IDENTICAL_LIMIT, times_seen
 from onward.core.job import Facts, Job, current, node_of, vacancy, without
 from onward.core.membership import Member, Places, fill
 from onward.core.policy import Policy
@@ -19,11 +21,21 @@ HOLDS_NOTHING = (Stage.STARTING, Stage.SETUP, Stage.READY, Stage.PARKED, Stage.E
 
 
 def nodes_to_leave(job: Job, dead: Collection[int]) -> frozenset[int]:
-    """Nodes that are to be given up because these ranks need new processes."""
-    may_move = Policy.RECOVER in job.policies or Policy.ELASTIC in job.policies
-    if Policy.RECOVER_IN_PLACE in job.policies or not may_move or len(job.places) < 2:
+    """Nodes that are to be given up because these ranks need new processes, and cannot have them in their place."""
+    recovers = Policy.RECOVER in job.policies
+    if len(job.places) < 2 or not (recovers or Policy.ELASTIC in job.policies):
         return frozenset()
+    if Policy.RECOVER_IN_PLACE in job.policies:
+        tried = _failed_in_place(job) if recovers and not job.given_up else set()
+        dead = [r for r in dead if r in tried]
     return frozenset(node for r in dead if job.places[node := node_of(job, r)] is not None)
+
+
+def _failed_in_place(job: Job) -> set[int]:
+    """Ranks whose new process did not come up, or fails again and again."""
+    faults = job.incident.faults if job.incident is not None else ()
+    mine = [f for f in faults if f.incarnation == job.incarnations[f.rank]]
+    return {f.rank for f in mine if f.kind == "start" or times_seen(job, f) > IDENTICAL_LIMIT}
 
 
 def ranks_on(job: Job, nodes: Collection[int]) -> list[int]:

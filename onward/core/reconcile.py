@@ -345,12 +345,23 @@ class _Draft:
         if self.job.service and not seen.service:
             self.writes.append(MakeService())
             ready = False
+        self._mind_service()
         if self.job.gang:
             if seen.gang is None or not seen.gang.current:
                 self.writes.append(MakeGang(change=seen.gang is not None))
             waits = seen.gang is None or seen.gang.phase in WAITING_GANG
             ready = ready and not (waits and self.record.launched < 0)
         return ready
+
+    def _mind_service(self) -> None:
+        """A stand-in that leads is labelled otherwise than the old pod, which is led to while it is there."""
+        holder = self.here.get(self.job.leader) if self.job.leader is not None else None
+        now = self.seen.leads_to
+        if holder is None or holder.over or holder.deleting is not None or not now or holder.index == now:
+            return
+        relieved = [p for p in self.seen.pods if p.place is None and p.index == now and not p.over]
+        if not relieved:
+            self.writes.append(MakeService(holder.index))
 
     def _make_pods(self) -> None:
         r = self.record

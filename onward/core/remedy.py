@@ -63,7 +63,7 @@ def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: floa
     if bug is not None:
         return climb(job, now, bug[1])  # a mended script can go on from what is saved
     often = too_often(job, faults)
-    if often is not None:
+    if often is not None and (job.given_up or not nodes_to_leave(job, [often.rank])):
         return climb(job, now, f"rank {often.rank} {describe(often)} {IDENTICAL_LIMIT} times with no progress")
     return _pause(job, facts, now)
 
@@ -108,7 +108,7 @@ def _pause(job: Job, facts: Facts, now: float) -> Decision:
     leaving = nodes_to_leave(job, dead) if len(dead) < len(job.ranks) else frozenset()
     needed = why_not(job, facts, leaving, dead) if leaving else ""
     if needed:
-        what = f"without recover-in-place {node_names(leaving)} would be given up"
+        what = f"{node_names(leaving)} would be given up"
         return climb(job, now, f"{incident.headline()}; {what}, and {needed}")
     if leaving:
         job = given_up(job, leaving)
@@ -145,7 +145,8 @@ def _choose(
     assert job.incident is not None
     head = job.incident.headline()
     if leaving:
-        head = f"{head}; {node_names(leaving)} {'is' if len(leaving) == 1 else 'are'} given up"
+        tried = "restarting it in place has failed, so " if Policy.RECOVER_IN_PLACE in job.policies else ""
+        head = f"{head}; {tried}{node_names(leaving)} {'is' if len(leaving) == 1 else 'are'} given up"
     if not dead:
         if Policy.RETRY in job.policies:
             return Policy.RETRY, f"{head}; redoing the step in place, no process ends"

@@ -190,6 +190,7 @@ class Eyes:
             pods=known,
             nodes=self._nodes(own),
             service=service is not None,
+            leads_to=pods.leads_to(service) if service is not None else "",
             secret=bool(memory.token),
             gang=self._gang_of(obj, read),
             record=views.read_record(obj.get("status") or {}),

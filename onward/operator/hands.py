@@ -101,6 +101,8 @@ class Hands:
         match write:
             case MakeSecret():
                 await self._ensure_secret(job, self._eyes.memory(sight.obj))
+            case MakeService(leads_to=index) if index:
+                await self._lead(job, index)
             case MakeService():
                 service = pods.service(job)
                 if service is not None:
@@ -111,6 +113,10 @@ class Hands:
                 await self._change_gang(sight, job)
             case MakePod():
                 await self._make_pod(sight, job, write)
+
+    async def _lead(self, job: Job, index: str) -> None:
+        change = {"spec": {"selector": pods.index_labels(index)}}
+        self._eyes.services.learn(await self._client.patch(SERVICES, pods.service_name(job), change, job.namespace))
 
     async def _make_gang(self, job: Job) -> None:
         try:

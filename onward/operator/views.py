@@ -41,6 +41,7 @@ def wanted(obj: Obj, read: Job | list[Problem]) -> Wanted:
         roles=tuple(Role(r.name, r.count, r.restart_policy) for r in read.replicas),
         notes=tuple((n.reason, n.message) for n in read.notes),
         service=read.leader is not None,
+        leader=(read.leader.name, 0) if read.leader is not None else None,
         gang=read.scheduling.gang,
         suspend=run.suspend,
         backoff_limit=run.backoff_limit or 0,
@@ -84,6 +85,7 @@ def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> Po
         made_at=read_stamp(metadata.get("creationTimestamp")) or 0.0,
         scheduler=str(pod["spec"].get("schedulerName") or "default-scheduler"),
         outdated=outdated(pod, template),
+        index=str((metadata.get("labels") or {}).get(pods.REPLICA_INDEX, "")),
     )
 
 

@@ -95,6 +95,37 @@ def test_with_recover_in_place_it_stays() -> None:
     assert (after.places, after.given_up, after.incarnations) == ((A, B), (), (1, 1, 1, 2))
 
 
+def test_when_a_process_does_not_come_up_in_place_its_node_is_given_up_once() -> None:
+    before = job("recover-in-place,recover,dump")
+    in_place = advance(before, killed(3), 10.0, here(A, B, C)).job
+    meet = at_fence(in_place, 0, 1, 2)
+    patience = advance(in_place, meet, 10.0 + before.limits.pause_s, here(A, B, C)).job
+    late = 10.0 + before.limits.mend_s
+    moved = advance(patience, meet, late, here(A, B, C)).job
+    assert (moved.places, moved.incarnations, moved.ending) == ((A, C), (1, 1, 2, 3), "")
+    assert moved.incident is not None
+    assert moved.incident.policy == "recover"
+    assert "restarting it in place has failed, so node 1 is given up" in moved.incident.why[-2]
+    meet = at_fence(moved, 0, 1)
+    patience = advance(moved, meet, late + before.limits.pause_s, here(A, B, C)).job
+    again = advance(patience, meet, late + before.limits.mend_s, here(A, B, C)).job
+    assert (again.places, again.ending) == ((A, C), "dump"), "there neither: the next policy"
+
+
+def test_when_a_process_dies_again_and_again_in_place_its_node_is_given_up_once() -> None:
+    now, outlook = job("recover-in-place,recover,dump"), here(A, B, C)
+    facts = killed(3)
+    for count in range(1, 4):
+        now = advance(now, facts, 10.0 * count, outlook).job
+        assert now.places == (A, B), f"death {count}"
+        dead = replace(killed(3)[3], incarnation=now.incarnations[3])
+        facts = at_fence(now, 0, 1, 2) | {3: dead}
+    now = advance(now, facts, 50.0, outlook).job
+    assert (now.places, now.ending) == ((A, C), "")
+    facts = at_fence(now, 0, 1) | {r: replace(killed(2, 3)[r], incarnation=now.incarnations[r]) for r in (2, 3)}
+    assert advance(now, facts, 60.0, outlook).job.ending == "dump", "there too: the next policy"
+
+
 def test_with_neither_all_start_again() -> None:
     after = advance(job("exit"), killed(3), 10.0, here(A, B, C)).job
     assert (after.phase, after.places, after.attempt) == (Phase.STARTING, (A, B), 1)

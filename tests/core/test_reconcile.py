@@ -115,6 +115,18 @@ def test_all_start_again_when_nobody_inside_goes_on() -> None:
     assert after.record == plan.record, "what was counted is not counted again"
 
 
+def test_pods_that_fail_within_one_second_are_one_wave_in_whatever_order_they_are_seen() -> None:
+    """The first is counted; those that fail while they are told to end, or are gone by then, are not."""
+    job = replace(JOB, retry_times=3)
+    failed = [replace(p, phase="Failed", exit_code=1) for p in PODS]
+    record, word = GOING.record, RUNNING
+    for pods in ((failed[0], *PODS[1:]), (failed[1], replace(PODS[2], deleting=NOW)), (failed[2],)):
+        plan = decide(job, replace(GOING, pods=pods, record=record, word=word), NOW)
+        assert plan.word is not None
+        record, word = plan.record, plan.word
+        assert (record.wave, record.charged, record.failures) == (1, 1, 1)
+
+
 def test_only_the_lost_pod_is_replaced_and_its_node_avoided() -> None:
     job = replace(GRACE, keeps_others=True, recovers=True)
     seen = replace(GOING, nodes=LOST.nodes, insight=Insight(recovers=True), previous={("Worker", 0): "node-1"})
@@ -310,6 +322,21 @@ def test_that_a_new_template_waits_for_new_pods_is_said_once() -> None:
     assert decide(JOB, replace(seen, record=plan.record), NOW).events == ()
     other = replace(seen, record=replace(seen.record, shape="Master=1,Worker=1"))
     assert [e.reason for e in decide(JOB, other, NOW).events] == ["jobRestarting"], "all are made anew at once"
+
+
+def test_the_service_leads_to_the_stand_in_of_the_leader_when_the_old_pod_is_gone() -> None:
+    job = replace(JOB, hot_switch=True, leader=("Master", 0))
+    old = replace(PODS[0], place=None, index="0")
+    new = replace(PODS[0], name=f"{old.name}-hot", uid="hot", index="0-hot")
+    rest = tuple(replace(p, index=str(i)) for i, p in enumerate(PODS[1:]))
+    insight = Insight(placed=frozenset(p.uid for p in (new, *rest)))
+    both = replace(GOING, pods=(old, new, *rest), insight=insight, leads_to="0")
+    assert not any(isinstance(w, MakeService) for w in decide(job, both, NOW).writes)
+    alone = replace(both, pods=(new, *rest))
+    assert MakeService("0-hot") in decide(job, alone, NOW).writes
+    assert decide(job, replace(alone, leads_to="0-hot"), NOW).writes == ()
+    anew = replace(alone, pods=(replace(PODS[0], index="0"), *rest), leads_to="0-hot")
+    assert MakeService("0") in decide(job, anew, NOW).writes, "and to whom takes its place in turn"
 
 
 def test_beside_a_pod_that_ails_another_gets_ready() -> None:

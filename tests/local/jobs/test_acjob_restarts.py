@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from acjobs_on_nodes import Jobs
 from by_kubectl import Obj, last
+from onecluster import OneCluster, onward_local
 from trained import START_S, Trained
 
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -52,6 +53,42 @@ def test_operator_and_manager_are_killed_in_the_middle(
     fresh = {"retry": set(), "recover-in-place": other, "recover": other, "dump": everybody, "exit": everybody}
     assert job.new_processes() == fresh[policy]
     job.ends_like(calm, each_once=policy != "exit")
+
+
+@pytest.mark.parametrize("leader", [False, True])
+@pytest.mark.parametrize("moment", ["made", "swap", "swapped"])
+def test_operator_and_manager_are_killed_in_the_middle_of_a_hot_switch(
+    acjobs: Jobs, cluster: OneCluster, tmp_path: Path, moment: str, leader: bool
+) -> None:
+    """As soon as the stand-in is made; at the swap; when the stand-in has taken over and the old pod is to go."""
+    name = f"hot-{moment}-{'m' if leader else 'w'}"
+    labels = {"fault-scheduling": "grace", "subHealthyStrategy": "hotSwitch"}
+    job = Trained(acjobs, name, tmp_path, "recover", labels=labels, steps=900)
+    job.trains(step=10)
+    sick, well = (job.master, job.worker) if leader else (job.worker, job.master)
+    stand_in, node, operator = f"{sick}-hot", job.node(sick), cluster.part("operator")
+    if moment != "made":
+        acjobs.inject(job.master, KILL_MANAGER)
+    onward_local("chaos", "sub-health", node, state=cluster.state)
+    try:
+        acjobs.wait(lambda: stand_in in acjobs.uids(name), "the stand-in is made", START_S)
+        uid = acjobs.uids(name)[stand_in]
+        if moment == "made":
+            os.kill(acjobs.manager(job.master), signal.SIGKILL)
+        elif moment == "swapped":
+            job.mended("hot-switch")
+        os.kill(operator, signal.SIGKILL)
+        story = job.mended("hot-switch")
+        assert (last(story)["type"], story["restarts"]) == ("Running", 0)
+        acjobs.wait(lambda: acjobs.uids(name) == {well: job.uids[well], stand_in: uid}, "the old pod is gone", START_S)
+        assert acjobs.ranks(well) == job.ranks[well], "the others keep their processes"
+        assert cluster.part("operator") != operator
+    finally:
+        onward_local("chaos", "heal", node, state=cluster.state)
+    for pod in (well, stand_in):
+        far = job.so_far(pod)[-1]
+        acjobs.wait(lambda pod=pod, far=far: job.so_far(pod)[-1] > far + 3, f"{pod} trains on")
+    job.is_removed()
 
 
 def has(status: Obj, kind: str, value: str) -> bool:

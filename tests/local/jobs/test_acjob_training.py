@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from acjobs_on_nodes import Jobs, a_job, training
 from by_kubectl import last
+from kernel import alive
 from onecluster import OneCluster, onward_local
 from trained import START_S, Trained
 
@@ -44,7 +45,7 @@ def test_a_rank_is_killed_that_may_only_be_replaced_elsewhere(
     acjobs: Jobs, tmp_path: Path, calm: Calm, leader: bool
 ) -> None:
     """`recover` without `recover-in-place`: its pod is made anew on another node, and nothing else."""
-    job = Trained(acjobs, "moved", tmp_path, "recover")
+    job = Trained(acjobs, "moved", tmp_path, "recover", steps=200)
     job.trains()
     pod, rank = (job.master, 0) if leader else (job.worker, 1)
     nodes = {name: job.node(name) for name in job.pods}
@@ -55,7 +56,37 @@ def test_a_rank_is_killed_that_may_only_be_replaced_elsewhere(
     assert job.node(pod) not in nodes.values(), "on a node of its own, and not the one where it was"
     acjobs.cluster.event("moved", f"Recovering: rank {rank} killed (SIGKILL); node {rank} is given up; another node")
     acjobs.state("moved", "Running")
+    found_by_a_newcomer(acjobs, job, job.master)
     job.ends_like(calm)
+
+
+def found_by_a_newcomer(acjobs: Jobs, job: Trained, leader: str) -> None:
+    """The service leads to whoever leads now, and to nobody else; a pod that comes later finds the others."""
+    (address,) = [p["status"]["podIP"] for p in acjobs.pods(job.name) if p["metadata"]["name"] == leader]
+    where = ("endpoints", job.master, "-o", "jsonpath={.subsets[*]['addresses','notReadyAddresses'][*].ip}")
+    acjobs.wait(lambda: acjobs.kubectl("get", *where).split() == [address], f"the service leads to {leader}")
+    stays = acjobs.ranks(leader)
+    acjobs.kubectl("delete", "pod", job.worker)
+    job.mended("lost with node 1")
+    assert acjobs.ranks(leader) == stays, "its process is the one that it was"
+
+
+@pytest.mark.nightly
+def test_after_a_hot_switch_of_rank_0_its_service_leads_to_the_stand_in(
+    acjobs: Jobs, cluster: OneCluster, tmp_path: Path
+) -> None:
+    labels = {"fault-scheduling": "grace", "subHealthyStrategy": "hotSwitch"}
+    job = Trained(acjobs, "led", tmp_path, "recover", labels=labels, steps=900)
+    job.trains()
+    node, stand_in = job.node(job.master), f"{job.master}-hot"
+    onward_local("chaos", "sub-health", node, state=cluster.state)
+    try:
+        acjobs.wait(lambda: set(acjobs.uids("led")) == {stand_in, job.worker}, "the old pod is gone", START_S)
+        found_by_a_newcomer(acjobs, job, stand_in)
+        job.so_far(stand_in)
+    finally:
+        onward_local("chaos", "heal", node, state=cluster.state)
+    job.is_removed()
 
 
 @pytest.mark.nightly
@@ -113,6 +144,40 @@ def test_the_other_pod_is_deleted_too_before_the_first_is_replaced(acjobs: Jobs,
     acjobs.kubectl("delete", "pod", job.master)
     acjobs.until("both", lambda s: s["restarts"] == 1 and last(s)["type"] == "Running", "it begins anew", START_S)
     job.ends_like(calm, each_once=False)
+
+
+@pytest.mark.nightly
+def test_all_pods_fail_in_the_same_second(acjobs: Jobs, cluster: OneCluster, tmp_path: Path, calm: Calm) -> None:
+    """Nobody is left who could go on: the job begins anew, and that is one wave."""
+    labels = {"fault-scheduling": "grace", "fault-retry-times": "3"}
+    job = Trained(acjobs, "crashed", tmp_path, "recover", labels=labels)
+    job.trains()
+    for agent in [cluster.pids(pod)[0] for pod in job.pods]:
+        os.kill(agent, signal.SIGKILL)
+    acjobs.until("crashed", lambda s: s["restarts"] == 1 and last(s)["type"] == "Running", "it begins anew", START_S)
+    assert job.new_pods() == set(job.pods)
+    cluster.event("crashed", "is unconditional retry job and remain retry times is <3>")
+    job.ends_like(calm, each_once=False)
+
+
+@pytest.mark.nightly
+def test_a_job_that_is_deleted_while_it_recovers_leaves_nothing(
+    acjobs: Jobs, cluster: OneCluster, tmp_path: Path
+) -> None:
+    job = Trained(acjobs, "dropped", tmp_path, "recover", steps=900)
+    job.trains()
+    processes = [pid for pod in job.pods for pid in cluster.pids(pod)]
+    nodes = [n["metadata"]["name"] for n in acjobs.listed("nodes")]
+    acjobs.kubectl("cordon", *nodes)  # so that nobody takes the place of the pod that is given up
+    try:
+        os.kill(job.ranks[job.worker][1], signal.SIGKILL)
+        cluster.event("dropped", "Recovering: rank 1 killed (SIGKILL); node 1 is given up")
+        acjobs.wait(lambda: acjobs.uids("dropped").get(job.worker) != job.uids[job.worker], "its pod is made anew")
+        assert last(acjobs.status("dropped"))["type"] == "Restarting"
+        job.is_removed()
+        assert [pid for pid in processes if alive(pid)] == []
+    finally:
+        acjobs.kubectl("uncordon", *nodes)
 
 
 @pytest.mark.nightly

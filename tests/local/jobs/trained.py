@@ -70,6 +70,17 @@ class Trained:
         now = self._ranks()
         return {pod for pod in self.pods if now[pod] != self.ranks[pod]}
 
+    def so_far(self, pod: str) -> list[int]:
+        """The steps that a pod has said to count, each once and none left out."""
+        steps = self.acjobs.steps(pod)
+        assert steps == list(range(steps[0], steps[-1] + 1)), f"{pod}: each step counts once"
+        return steps
+
+    def is_removed(self) -> None:
+        """It need not come to its end."""
+        self.acjobs.kubectl("delete", "acjob", self.name)
+        self.acjobs.gone(self.name)
+
     def ends_well(self, each_once: bool = True) -> None:
         self.acjobs.state(self.name, "Succeeded", START_S)
         for pod in self.pods if each_once else ():
