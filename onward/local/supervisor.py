@@ -1,6 +1,7 @@
 """The supervisor: keeps the processes of a cluster running. `python -m onward.local.supervisor --state DIR`.
 
-Any of them can be killed; it is started again within a moment. So can the supervisor itself: its guard, a process that
+Any of them can be killed; it is started again within a moment, and the network process finds its sockets as they were
+(`shelf.py`). So can the supervisor itself: its guard, a process that
 does nothing but wait for that, starts a new one, which finds the others running and leaves them alone.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from onward.errors import OnwardError
 from onward.local import processes
 from onward.local.plan import Plan, load
+from onward.local.shelf import Shelf
 from onward.log import get_logger
 
 log = get_logger("local.supervisor")
@@ -32,6 +34,7 @@ class Supervisor:
         self._state, self._plan = state, plan
         self._parts = {part.name: part for part in processes.parts(plan)}
         self._selector = selectors.DefaultSelector()
+        self._shelf = self._make_shelf()
         self._watched: dict[str, tuple[int, int, float]] = {}  # name -> pid, pidfd, since
         self._wait: dict[str, tuple[float, float]] = {}  # name -> not before, the delay that led to it
 
@@ -44,8 +47,21 @@ class Supervisor:
                 if name in names and (self._state / "nodes" / name / "stopped").exists():
                     continue
                 self._begin(name)
-            for key, _ in self._selector.select(LOOK_S):
-                self._gone(str(key.data))
+            for key, _ in self._selector.select(self._pause_s()):
+                key.data()
+
+    def _make_shelf(self) -> Shelf | None:
+        try:
+            return Shelf(self._state, self._selector)
+        except OSError as e:  # a full disk, for example: sockets are not kept over a restart then
+            log.warning("sockets are not kept: %s", e)
+            return None
+
+    def _pause_s(self) -> float:
+        """Until files are looked at again, or somebody is to be started."""
+        now = time.monotonic()
+        waits = [at - now for name, (at, _) in self._wait.items() if name not in self._watched]
+        return min([LOOK_S, *(w for w in waits if w > 0)])
 
     def _api_is_known(self) -> bool:
         return (self._state / "kubeconfig").exists()
@@ -70,7 +86,7 @@ class Supervisor:
             fd = os.pidfd_open(pid)
         except OSError:
             return  # gone already; seen at the next look
-        self._selector.register(fd, selectors.EVENT_READ, name)
+        self._selector.register(fd, selectors.EVENT_READ, lambda: self._gone(name))
         self._watched[name] = (pid, fd, time.monotonic())
 
     def _start_guard(self) -> int:

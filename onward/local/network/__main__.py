@@ -21,6 +21,7 @@ from onward.local.network.forward import Forwarder, Front, fronts
 from onward.local.network.inside import Inside
 from onward.local.network.names import resolve
 from onward.local.plan import DNS_ADDRESS, cluster_id, load
+from onward.local.shelf import Hand
 from onward.local.wiring import Wiring
 
 TOGETHER_S = 0.01
@@ -31,7 +32,7 @@ async def _run(state: Path) -> None:
     plan = load(state)
     shared = plan.network != "pods"
     wiring = Wiring(cluster_id(state), plan)
-    inside = Inside("" if shared else wiring.path(wiring.switch))
+    inside = Inside("" if shared else wiring.path(wiring.switch), Hand(state))
     access = load_access(state / "kubeconfig")
     changed = asyncio.Event()
 
@@ -48,7 +49,7 @@ async def _run(state: Path) -> None:
         always: dict[Front, list[Back]] = {}
         if not shared:
             server = DnsServer(lambda name: resolve(name, services.get, endpoints.get), machine_resolvers())
-            await server.serve_udp(await inside.datagram(DNS_ADDRESS, 53))
+            await server.serve_udp(await inside.bound(DNS_ADDRESS, 53))
             await server.serve_tcp(await inside.listen(DNS_ADDRESS, 53))
             # The API is on this machine's own loopback, not in the switch.
             always[Front(plan.api_address, 443, "TCP")] = [("127.0.0.1", int(access.server.rpartition(":")[2]))]
@@ -62,6 +63,7 @@ async def _run(state: Path) -> None:
                 wanted |= found
                 owners |= dict.fromkeys(found, service)
             complete = await forwarder.update(wanted)
+            await inside.complete()
             for front, text in forwarder.problems.items():
                 if told.get(front) != text and front in owners:
                     events.record(owners[front], SERVICES, "Warning", "NotForwarded", text)

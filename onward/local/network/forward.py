@@ -76,6 +76,7 @@ class Forwarder:
             self._backs = wanted
             for front in [f for f in self._open if f not in wanted]:
                 self._open.pop(front)()
+                await self._inside.let_go(front.protocol, front.address, front.port)
             self.problems = {front: text for front, text in self.problems.items() if front in wanted}
             for front in [f for f in wanted if f not in self._open]:
                 try:
@@ -150,7 +151,7 @@ class Forwarder:
         return await asyncio.open_connection(sock=sock)
 
     async def _open_udp(self, front: Front) -> Callable[[], None]:
-        near = await self._inside.datagram(front.address, front.port)
+        near = await self._inside.bound(front.address, front.port)
         return Datagrams(self._inside, near, lambda client: self._choose(front, client)).close
 
 

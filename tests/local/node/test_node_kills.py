@@ -36,6 +36,43 @@ def test_kill_9_of(runs: OneCluster, part: str) -> None:
     assert runs.container("kill-runs")["restartCount"] == 0
 
 
+ASKS = """
+import itertools, socket, struct
+name = b"".join(bytes([len(w)]) + w for w in b"kubernetes default svc cluster local".split())
+question = struct.pack(">HHHHHH", 7, 0x0100, 1, 0, 0, 0) + name + bytes([0, 0, 1, 0, 1])
+names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+names.connect(("10.96.0.10", 53))
+names.settimeout(1)
+for n in itertools.count():
+    try:
+        names.send(question)
+        names.recv(1000)
+        socket.create_connection(("10.96.0.1", 443), timeout=30).close()
+        print(n, flush=True)
+    except TimeoutError:
+        pass  # a packet was on its way through what was killed
+    except OSError as e:
+        print("refused", e, flush=True)
+"""
+
+
+def test_nobody_is_refused_while_the_network_process_is_started_anew(runs: OneCluster) -> None:
+    runs.apply(a_pod("kill-asks", "python3", "-c", ASKS))
+    runs.ready("kill-asks")
+
+    def asked() -> list[str]:
+        return runs.logs("kill-asks").split("\n")[:-1]
+
+    runs.until(lambda: len(asked()) > 10, "it asks")
+    old = runs.part("network")
+    os.kill(old, signal.SIGKILL)
+    runs.until(lambda: runs.part("network") != old and alive(runs.part("network")), "a new network process")
+    seen = len(asked())
+    runs.until(lambda: len(asked()) > seen + 10, "it is answered again")
+    assert not [line for line in asked() if not line.isdigit()]
+    runs.delete("kill-asks")
+
+
 def test_garbage_for_a_shim(runs: OneCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     uid = runs.pod("kill-runs")["metadata"]["uid"]
     before = runs.pids("kill-runs")
