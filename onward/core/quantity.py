@@ -65,7 +65,8 @@ def write(resource: str, value: int) -> str:
 def pod_requests(spec: dict[str, Any]) -> dict[str, int]:
     """What a pod needs: its containers and sidecars together, or its largest init container; and its overhead.
 
-    A limit without a request is a request, as the API server's defaulting has it.
+    What it asks for as a whole (`spec.resources`) counts instead. A limit without a request is a request, as the API
+    server's defaulting has it.
     """
     together: dict[str, int] = {}
     peak: dict[str, int] = {}
@@ -79,13 +80,17 @@ def pod_requests(spec: dict[str, Any]) -> dict[str, int]:
     for container in spec.get("containers") or []:
         _add(together, _requests(container))
     needs = {name: max(together.get(name, 0), peak.get(name, 0)) for name in {*together, *peak}}
+    needs = {**_amounts(spec, "limits"), **needs, **_amounts(spec, "requests")}
     _add(needs, {k: amount(k, v) for k, v in (spec.get("overhead") or {}).items()})
     return needs
 
 
 def _requests(container: dict[str, Any]) -> dict[str, int]:
-    resources = container.get("resources") or {}
-    given = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {**_amounts(container, "limits"), **_amounts(container, "requests")}
+
+
+def _amounts(container_or_pod: dict[str, Any], kind: str) -> dict[str, int]:
+    given = (container_or_pod.get("resources") or {}).get(kind) or {}
     return {name: amount(name, value) for name, value in given.items()}
 
 

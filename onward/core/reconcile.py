@@ -491,7 +491,8 @@ class _Draft:
             self._again(UNSEEN_S - silent_s)
             return created
         names = " or ".join(sorted({p.scheduler for p in waiting}))
-        text = f"Pod {waiting[0].name} has no node, and no scheduler has looked at it; is {names} running?"
+        text = f"Pod {waiting[0].name} has no node, and no scheduler has looked at it; "
+        text += f"is the one called {names} running?"
         return replace(created, message=f"{created.message} {text}")
 
     def _pending(self, why: str) -> Word:

@@ -100,8 +100,7 @@ def _one(
     queue = queues.get(gang.queue) if gang.queue else None
     if gang.queue and (queue is None or not queue.open) and not gang.broken:
         return _no_queue(gang, queue)
-    closed = () if gang.broken else tuple(doors)
-    names = tuple(door.gang for door in closed)
+    names = tuple(door.gang for door in doors)
     terms = (gang.missing, gang.min_member, dict(gang.min_task), gang.queue, gang.started)
     state = (board.gains, names, terms, tuple(gang.pending))
     known = memory.recall(gang.key, state)
@@ -116,7 +115,7 @@ def _one(
         outcome = Outcome(gang, {}, {wish.key: why for wish in gang.pending}, like.reason, like.message)
         outcome.could, outcome.scarce, outcome.blocked = like.could, like.scarce, like.blocked
     else:
-        outcome = attempt(board, gang, closed, allowance)
+        outcome = attempt(board, gang, doors, allowance)
     if outcome.waits and not allowance.refused:
         memory.keep(gang.key, state, outcome)
         if shape is not None and outcome.reason == NOT_ENOUGH_RESOURCES:

@@ -32,6 +32,23 @@ class AccessError(OnwardError):
     """There is no way in: no kubeconfig, or one that cannot be used."""
 
 
+class Login:
+    """A login plugin (client.authentication.k8s.io). What it says is good until the server will not have it any more:
+    then it is asked again.
+    """
+
+    def __init__(self, spec: dict[str, Any], source: str) -> None:
+        self._spec, self._source = spec, source
+        self.status = _plugin(spec, source)
+
+    @property
+    def token(self) -> str:
+        return str(self.status.get("token") or "")
+
+    def renew(self) -> None:
+        self.status = _plugin(self._spec, self._source)
+
+
 @dataclass(frozen=True)
 class Access:
     """All that a client needs to know about a cluster."""
@@ -39,6 +56,7 @@ class Access:
     server: str
     namespace: str = "default"
     token: str = ""
+    login: Login | None = None  # where a token comes from that does not last
     token_file: Path | None = None  # read for each request: tokens are renewed in place
     ca_pem: str = ""
     certificate: tuple[str, str] | None = None  # PEM texts: certificate, key
@@ -52,7 +70,7 @@ class Access:
                 return self.token_file.read_text().strip()
             except OSError as e:
                 raise AccessError(f"cannot read the token in {self.token_file}: {e.strerror}") from e
-        return self.token
+        return (self.login.token if self.login is not None else "") or self.token
 
     def tls(self) -> ssl.SSLContext | bool:
         if not self.server.startswith("https:"):
@@ -137,10 +155,10 @@ def _entries(path: Path) -> list[tuple[str, str, dict[str, Any]]]:
 def _access(cluster: dict[str, Any], user: dict[str, Any], namespace: str, source: str) -> Access:
     token, certificate = str(user.get("token") or ""), None
     cert, key = _text(user, "client-certificate", source), _text(user, "client-key", source)
-    if user.get("exec"):
-        status = _plugin(user["exec"], source)
-        token = status.get("token") or token
-        cert, key = status.get("clientCertificateData") or cert, status.get("clientKeyData") or key
+    login = Login(user["exec"], source) if user.get("exec") else None
+    if login is not None:
+        cert = login.status.get("clientCertificateData") or cert
+        key = login.status.get("clientKeyData") or key
     if cert and key:
         certificate = (cert, key)
     file = user.get("tokenFile")
@@ -148,6 +166,7 @@ def _access(cluster: dict[str, Any], user: dict[str, Any], namespace: str, sourc
         server=str(cluster["server"]).rstrip("/"),
         namespace=namespace,
         token=token,
+        login=login,
         token_file=Path(user["_dir"], file) if file else None,
         ca_pem=_text(cluster, "certificate-authority", source),
         certificate=certificate,
@@ -171,7 +190,7 @@ def _text(entry: dict[str, Any], name: str, source: str) -> str:
 
 
 def _plugin(spec: dict[str, Any], source: str) -> dict[str, Any]:
-    """A login plugin (client.authentication.k8s.io)."""
+    """What it says."""
     command = [spec.get("command", ""), *(spec.get("args") or [])]
     version = spec.get("apiVersion", "client.authentication.k8s.io/v1")
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}

@@ -15,8 +15,11 @@ from typing import Any
 import aiohttp
 
 from onward.errors import OnwardError
-from onward.kube.access import Access
+from onward.kube.access import Access, AccessError
 from onward.kube.objects import Obj, Resource
+from onward.log import get_logger
+
+log = get_logger("kube.client")
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -59,6 +62,7 @@ class Client:
         self.access = access
         self._agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        self._login = asyncio.Lock()
 
     async def __aenter__(self) -> Client:
         connector = aiohttp.TCPConnector(ssl=self.access.tls(), limit=0)
@@ -133,9 +137,13 @@ class Client:
     ) -> Obj:
         attempt = 0
         while True:
+            token = self.access.bearer()
             try:
                 return await self._once(method, path, body, content_type, params or {}, timeout_s, accept)
             except ApiError as e:
+                if e.code == 401 and attempt < ATTEMPTS and await self._log_in_again(token):
+                    attempt += 1
+                    continue
                 again = e.code == 429 or (method == "GET" and e.code in (500, 502, 503, 504))
                 if not again or attempt >= ATTEMPTS:
                     raise
@@ -147,6 +155,18 @@ class Client:
                 wait_s = backoff_s(attempt)
             await asyncio.sleep(wait_s)
             attempt += 1
+
+    async def _log_in_again(self, used: str) -> bool:
+        """The server will not have this token any more. True: there is another one now."""
+        if self.access.login is None:
+            return False
+        async with self._login:
+            if self.access.bearer() == used:  # else somebody beside us has seen to it
+                try:
+                    await asyncio.to_thread(self.access.login.renew)
+                except AccessError as e:
+                    log.warning("%s", e)
+            return self.access.bearer() != used
 
     async def _once(
         self,
@@ -214,9 +234,11 @@ class Client:
         """Events after `version`, until the server ends the watch. An ERROR event is raised as ApiError."""
         asked = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true", **params}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=QUIET_S)
-        path = resource.path(namespace)
+        path, token = resource.path(namespace), self.access.bearer()
         try:
             async with self._send("GET", path, None, "", asked, timeout) as answer:
+                if answer.status == 401:
+                    await self._log_in_again(token)  # for the next try
                 if answer.status >= 400:
                     raise _error(answer.status, await answer.read(), answer.headers)
                 async for line in _lines(answer.content):

@@ -307,7 +307,7 @@ def test_pods_that_no_scheduler_looks_at_are_told_of() -> None:
     late = decide(JOB, seen, NOW + UNSEEN_S)
     assert state(late) == ("Created", "JobCreated")
     assert late.word is not None
-    assert "no scheduler has looked at it; is nobody running?" in late.word.message
+    assert "no scheduler has looked at it; is the one called nobody running?" in late.word.message
     looked_at = replace(seen, pods=tuple(replace(p, text="0/3 nodes are available") for p in waiting))
     assert state(decide(JOB, looked_at, NOW + UNSEEN_S)) == ("Created", "PodGroupPending")
 

@@ -83,10 +83,10 @@ def test_the_word_for_the_gang_counts_what_would_fit() -> None:
 
 
 def test_priority_then_who_came_first() -> None:
-    gangs = [gang("late", 4, created=2), gang("early", 4, created=1), gang("high", 4, created=3, priority=10)]
+    gangs = [gang("a-late", 4, created=2), gang("z-early", 4, created=1), gang("high", 4, created=3, priority=10)]
     found = turns(Board(nodes(1)), gangs)
-    assert [name for name, outcome in found.items() if outcome.nodes] == ["high", "early"]
-    assert list(found) == ["high", "early", "late"]
+    assert [name for name, outcome in found.items() if outcome.nodes] == ["high", "z-early"]
+    assert list(found) == ["high", "z-early", "a-late"], "whatever they are called"
 
 
 def test_small_gangs_pass_a_big_one_but_not_for_ever() -> None:
@@ -118,6 +118,14 @@ def test_who_is_not_held_back() -> None:
     assert found["hurt"].nodes, "a gang that lost a pod is mended before anybody else starts"
     assert found["plain"].nodes, "it asks for nothing that the big one lacks"
     assert found["high"].nodes
+
+
+def test_a_gang_that_lost_a_pod_is_mended_first_and_its_queue_does_not_hold_it_up() -> None:
+    hurt = gang("hurt", 1, created=5, min_member=2, held=1, started=True, queue="full")
+    full = Queue("full", capability={"cpu": 1000}, used={"cpu": 1000})
+    found = turns(Board(nodes(1, 1)), [gang("early", 1, created=1, priority=9), hurt], full)
+    assert found["hurt"].nodes
+    assert found["early"].waits
 
 
 def test_a_gang_that_can_never_fit_holds_nobody_back() -> None:
@@ -168,6 +176,7 @@ def test_what_did_not_fit_is_tried_again_when_something_was_given_back() -> None
     board.put(wish("more", 1), "n0")
     assert turns(board, [waiting], memory=memory)["g"] is first, "less than before"
     assert turns(board, [gang("g", 4, 9)], memory=memory)["g"] is not first, "it asks for something else"
+    assert turns(board, [waiting], memory=memory)["g"].waits
     board.drop("default/running")
     assert turns(board, [waiting], memory=memory)["g"].nodes
 

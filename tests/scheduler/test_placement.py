@@ -154,3 +154,5 @@ def test_what_a_pod_needs() -> None:
         "overhead": {"cpu": "50m"},
     }
     assert pod_requests(spec) == {"cpu": 3150, "nvidia.com/gpu": 2}
+    spec["resources"] = {"requests": {"cpu": "4"}, "limits": {"cpu": "8", "memory": "1Gi"}}
+    assert pod_requests(spec) == {"cpu": 4050, "memory": GI, "nvidia.com/gpu": 2}, "of the pod as a whole"
