@@ -29,7 +29,7 @@ APPLY = "application/apply-patch+yaml"
 REQUEST_S = 30.0
 ATTEMPTS = 6
 LINE_BYTES = 64 * 1024 * 1024  # one watch event is one line; objects are at most a few MB
-QUIET_S = 90.0  # a watch that says nothing for longer is broken: bookmarks come each 60 to 75 seconds
+QUIET_S = 90.0  # a watch that says nothing for longer is taken up anew: bookmarks come each 60 to 75 seconds
 
 
 class ApiError(OnwardError):
@@ -231,7 +231,11 @@ class Client:
             raise Unreachable(f"GET {self.access.server}{path}: {e or type(e).__name__}") from e
 
     async def watch(self, resource: Resource, namespace: str | None, version: str, **params: str) -> AsyncIterator[Obj]:
-        """Events after `version`, until the server ends the watch. An ERROR event is raised as ApiError."""
+        """Events after `version`, until the server ends the watch. An ERROR event is raised as ApiError.
+
+        A server owes nobody a bookmark: where nothing happens a watch may be silent. It ends then, too, in case nobody
+        is there any more: the next one will tell.
+        """
         asked = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true", **params}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=QUIET_S)
         path, token = resource.path(namespace), self.access.bearer()
@@ -241,11 +245,15 @@ class Client:
                     await self._log_in_again(token)  # for the next try
                 if answer.status >= 400:
                     raise _error(answer.status, await answer.read(), answer.headers)
-                async for line in _lines(answer.content):
-                    event = json.loads(line)
-                    if event.get("type") == "ERROR":
-                        raise _error(int(event["object"].get("code", 500)), json.dumps(event["object"]).encode(), {})
-                    yield event
+                try:
+                    async for line in _lines(answer.content):
+                        event = json.loads(line)
+                        if event.get("type") == "ERROR":
+                            status = event["object"]
+                            raise _error(int(status.get("code", 500)), json.dumps(status).encode(), {})
+                        yield event
+                except aiohttp.ServerTimeoutError:
+                    log.debug("watch %s: silent for %g s", path, QUIET_S)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as e:
             raise Unreachable(f"watch {self.access.server}{path}: {e or type(e).__name__}") from e
 

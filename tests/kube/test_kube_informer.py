@@ -46,6 +46,10 @@ def is_watch(request: web.Request) -> bool:
     return request.query.get("watch") == "true"
 
 
+def watching(request: str) -> bool:
+    return "watch=true" in request
+
+
 def config(name: str, story: str = "") -> dict[str, Any]:
     metadata = {"name": name, "labels": {"story": story}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"v": "x"}}
@@ -127,6 +131,21 @@ def test_a_watch_that_breaks_is_taken_up_without_a_new_list(real: Access) -> Non
             assert found is not None
             assert found["data"]["v"] == "while cut"
             assert faulty.fired == ["drop", "drop"]
+            assert informer.lists == 1
+
+    tell(real, story)
+
+
+def test_a_silent_server_is_not_a_broken_one(real: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It owes nobody a bookmark: the watch is taken up anew, what is known stays known, and nothing is read again."""
+    monkeypatch.setattr("onward.kube.client.QUIET_S", 0.2)
+
+    async def story(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        async with informed(client, story="silent") as (informer, seen):
+            await until_async(lambda: sum(map(watching, faulty.requests)) >= 3, "the watch is taken up twice")
+            assert informer.healthy
+            await calm.create(CONFIGMAPS, config("silent-1", "silent"), "default")
+            await seen.until("new", "silent-1")
             assert informer.lists == 1
 
     tell(real, story)
