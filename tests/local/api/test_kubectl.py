@@ -112,7 +112,8 @@ def test_apply_get_describe_patch_label_delete(k: Kubectl) -> None:
     assert k("get", "pod", "p1", "-o", "jsonpath={.metadata.labels.z} {.metadata.annotations.note}").stdout == "1 hello"
     assert k("get", "pods", "-l", "z=1", "-o", "name").stdout == "pod/p1\n"
     assert "app=x,z=1" in k("get", "pods", "--show-labels").stdout
-    assert k("delete", "-f", "-", stdin=both).stdout == 'pod "p1" deleted\nservice "s" deleted\n'
+    said = k("delete", "-f", "-", stdin=both).stdout  # from 1.34 on: 'pod "p1" deleted from NAME namespace'
+    assert re.fullmatch(r'pod "p1" deleted.*\nservice "s" deleted.*\n', said)
     assert "No resources found" in k("get", "pods").stderr
 
 
