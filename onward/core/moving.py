@@ -77,4 +77,4 @@ def why_left(job: Job, m: Member) -> str:
     """Why another is to come in the place of this agent; empty when it need not."""
     if m.id not in job.given_up or Policy.RECOVER not in job.policies or job.incident is None:
         return ""
-    return f"{job.incident.headline()}, and its process is not to be restarted in place"
+    return f"{job.incident.headline()}, and it gets no new process in its place"

@@ -357,10 +357,10 @@ class _Draft:
         """A stand-in that leads is labelled otherwise than the old pod, which is led to while it is there."""
         holder = self.here.get(self.job.leader) if self.job.leader is not None else None
         now = self.seen.leads_to
-        if holder is None or holder.over or holder.deleting is not None or not now or holder.index == now:
+        if holder is None or holder.over or holder.deleting is not None or not holder.index or not now:
             return
         relieved = [p for p in self.seen.pods if p.place is None and p.index == now and not p.over]
-        if not relieved:
+        if holder.index != now and not relieved:
             self.writes.append(MakeService(holder.index))
 
     def _make_pods(self) -> None:

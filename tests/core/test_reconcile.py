@@ -335,6 +335,8 @@ def test_the_service_leads_to_the_stand_in_of_the_leader_when_the_old_pod_is_gon
     alone = replace(both, pods=(new, *rest))
     assert MakeService("0-hot") in decide(job, alone, NOW).writes
     assert decide(job, replace(alone, leads_to="0-hot"), NOW).writes == ()
+    bare = replace(alone, pods=(replace(new, index=""), *rest))
+    assert decide(job, bare, NOW).writes == (), "somebody has taken its label: that is put back first"
     anew = replace(alone, pods=(replace(PODS[0], index="0"), *rest), leads_to="0-hot")
     assert MakeService("0") in decide(job, anew, NOW).writes, "and to whom takes its place in turn"
 

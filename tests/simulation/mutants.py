@@ -26,6 +26,8 @@ from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
 from onward.core.facts import RankFacts
 from onward.core.job import Facts, Job, current
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
+from onward.core.moving import why_not
+from onward.core.saving import _is_fetching
 from onward.core.switch import hold_all, settled
 from onward.manager.logic import ManagerLogic
 from onward.manager.office import Claim, go_on
@@ -310,6 +312,22 @@ MUTANTS = (
     _mutant("two managers in a term", "an agent follows any manager", (AgentLogic, "_may_follow", _any_term)),
 )
 
+# ---------------------------------------------------------------------------------------------------- moving
+
+
+def _always_may(job: Job, facts: Facts, nodes: Any, dead: Any) -> str:
+    return ""
+
+
+def _always_here(job: Job, rank: int, here: Facts) -> bool:
+    return False
+
+
+def _not_of_standbys(roll: Roll, rank: int) -> str:
+    keepers = [m for a, m in roll.latest.items() if a not in roll.absent and m.kept.get(rank) and roll._nodes.get(a)]
+    return keepers[0].agent.peer if keepers else ""
+
+
 SWITCH_MUTANTS = (
     _mutant(
         "old address",
@@ -324,5 +342,23 @@ SWITCH_MUTANTS = (
         "a stand-in takes over before it has come to the fence",
         *_everywhere(settled, _always_settled),
         *_everywhere(hold_all, _always_settled),
+    ),
+)
+
+MOVE_MUTANTS = (
+    _mutant(
+        "last copy given up",
+        "a node is given up with the only copy of the state, or the only vote",
+        *_everywhere(why_not, _always_may),
+    ),
+    _mutant(
+        "kept by nobody else",
+        "who takes over a place does not use what it had kept of those ranks itself",
+        (Roll, "keeps_newest", _not_of_standbys),
+    ),
+    _mutant(
+        "nothing on its way",
+        "what a node that has just taken a place still fetches counts as lost",
+        *_everywhere(_is_fetching, _always_here),
     ),
 )

@@ -16,7 +16,7 @@ import pytest
 
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
-from .mutants import MUTANTS, SWITCH_MUTANTS, Mutant, planted
+from .mutants import MOVE_MUTANTS, MUTANTS, SWITCH_MUTANTS, Mutant, planted
 from .scenario import (
     BLOCK_POINTS,
     CONTROL,
@@ -181,6 +181,14 @@ def test_promises_hold_while_a_node_is_given_up(moves: range) -> None:
 def test_mutant_of_the_switch_is_caught(mutant: Mutant) -> None:
     with planted(mutant):
         caught = any(switched(seed).run().broken for seed in range(200))
+    assert caught, f"no seed notices that {mutant.what}"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", MOVE_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_of_the_move_is_caught(mutant: Mutant) -> None:
+    with planted(mutant):
+        caught = any(given_up(seed).run().broken for seed in range(400))
     assert caught, f"no seed notices that {mutant.what}"
 
 

@@ -31,20 +31,25 @@ def both_were_killed(acjobs: Jobs, job: Trained, operator: int) -> None:
     assert "the manager ended (SIGKILL)" in acjobs.kubectl("logs", job.master)
 
 
-@pytest.mark.parametrize("policy", ["retry", "recover-in-place", "recover", "dump", "exit"])
+KILLS = [(policy, "kill") for policy in ("recover-in-place", "recover", "dump", "exit")]
+
+
+@pytest.mark.parametrize(("policy", "fault"), [("retry", "raise"), ("recover", "delete"), *KILLS])
 def test_operator_and_manager_are_killed_in_the_middle(
-    acjobs: Jobs, tmp_path: Path, calm: Callable[[int], Path], policy: str
+    acjobs: Jobs, tmp_path: Path, calm: Callable[[int], Path], policy: str, fault: str
 ) -> None:
-    name = f"bare-{policy}"
+    """A rank raises an error, or is killed, or its pod is deleted."""
+    name = f"bare-{policy}-{fault}"
     flags = ("--dump-dir", str(tmp_path / "dumps")) if policy == "dump" else ()
     job = Trained(acjobs, name, tmp_path, policy, flags=flags, steps=STEPS)
     job.trains(step=10)
     faults: dict[str, Callable[[], object]] = {
-        "retry": lambda: acjobs.inject(job.worker, "kind=exception,rank=1"),
-        "recover": lambda: acjobs.kubectl("delete", "pod", job.worker, "--wait=false"),
+        "raise": lambda: acjobs.inject(job.worker, "kind=exception,rank=1"),
+        "delete": lambda: acjobs.kubectl("delete", "pod", job.worker, "--wait=false"),
+        "kill": lambda: os.kill(job.ranks[job.worker][1], signal.SIGKILL),
     }
     operator = acjobs.cluster.part("operator")
-    in_the_middle(acjobs, job, faults.get(policy, lambda: os.kill(job.ranks[job.worker][1], signal.SIGKILL)))
+    in_the_middle(acjobs, job, faults[fault])
     story = job.mended(f": {policy}")
     assert story["restarts"] == 0, "what the job mends by itself costs nothing"
     both_were_killed(acjobs, job, operator)

@@ -65,9 +65,10 @@ def found_by_a_newcomer(acjobs: Jobs, job: Trained, leader: str) -> None:
     (address,) = [p["status"]["podIP"] for p in acjobs.pods(job.name) if p["metadata"]["name"] == leader]
     where = ("endpoints", job.master, "-o", "jsonpath={.subsets[*]['addresses','notReadyAddresses'][*].ip}")
     acjobs.wait(lambda: acjobs.kubectl("get", *where).split() == [address], f"the service leads to {leader}")
-    stays = acjobs.ranks(leader)
+    stays, before = acjobs.ranks(leader), acjobs.status(job.name)["record"]["closed"]
     acjobs.kubectl("delete", "pod", job.worker)
-    job.mended("lost with node 1")
+    mended = lambda s: s["record"].get("closed", 0) > before and "lost with node" in s["lastIncident"]  # noqa: E731
+    acjobs.until(job.name, mended, "it is replaced", START_S)
     assert acjobs.ranks(leader) == stays, "its process is the one that it was"
 
 
