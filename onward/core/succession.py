@@ -26,7 +26,8 @@ def resumed(job: Job, now: float) -> Job:
     incident = job.incident.rebased(now) if job.incident is not None else None
     puzzled = now + CAUSE_S if job.puzzled_until else 0.0
     if job.switch is not None:
-        job = replace(job, switch=replace(job.switch, until=now + job.limits.switch_s, settle_until=0.0))
+        switch = replace(job.switch, until=now + job.limits.switch_s, settle_until=0.0, connect_until=0.0)
+        job = replace(job, switch=switch)
     return replace(job, deadline=deadline, mend_until=now + mend_s(job), puzzled_until=puzzled, incident=incident)
 
 

@@ -18,6 +18,7 @@ from onward.core.words import ranks_named
 
 MOST_TRIES = 3  # of one node, before it is left alone
 FOLLOW_S = 60.0  # more, for one that has come up to take over the state and catch up
+CONNECT_S = 3.0  # for the group that is to be; without it there is a swap as well
 SETTLE_S = 2.0  # at the swap: for one that follows to come to where the others stand
 
 
@@ -31,6 +32,7 @@ class Switch:
     until: float  # by then the stand-in must be ready
     swapping: bool = False  # it is ready: all stop for it at the end of their step
     settle_until: float = 0.0  # all others stand at the fence; 0: not yet
+    connect_until: float = 0.0  # it is ready, and all connect the group that is to be, while they train; 0: not yet
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ def judge(
     if now >= switch.until:
         return Verdict("undo", f"{name} was not ready in time to stand in for node {switch.node}")
     return Verdict()
+
+
+def group_of(switch: Switch, generation: int) -> str:
+    """What the group is called in which the stand-in has taken its place. No other has that name."""
+    return f"{generation}/{switch.node}/{switch.member.id}" if switch.connect_until else ""
 
 
 def settled(facts: Mapping[int, RankFacts], incarnations: Mapping[int, int], generation: int) -> bool:

@@ -12,6 +12,7 @@ from onward.core.facts import RankFacts
 from onward.core.job import RELOAD, Job, Phase, age, current, node_of
 from onward.core.membership import ALL_VOTE
 from onward.core.policy import Policy
+from onward.core.switch import group_of
 from onward.manager.record import record_of
 from onward.manager.roll import Roll
 from onward.wire.messages import Form, Orders, RankOrder, Save, Want
@@ -151,7 +152,20 @@ def _stand_in_order(job: Job, rank: int, facts: Mapping[int, RankFacts]) -> Rank
     number = job.incarnations[rank] + 1
     there = current(job, facts).get(rank)
     follow = there.feed if there is not None else ""
-    return RankOrder(rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True, follow=follow)
+    return RankOrder(
+        rank=rank,
+        incarnation=number,
+        generation=job.generation,
+        want="pause",
+        soft=True,
+        follow=follow,
+        join=_to_join(job),
+    )
+
+
+def _to_join(job: Job) -> str:
+    """The group that is to be after a hot switch, while everybody trains."""
+    return group_of(job.switch, job.generation) if job.switch is not None and job.phase is Phase.RUNNING else ""
 
 
 def _rank_order(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> RankOrder:
@@ -168,6 +182,7 @@ def _rank_order(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> RankOrde
         want=want,
         form=form(d, rank, facts) if want in ("form", "run", "save") else None,
         soft=job.soft and want == "pause",
+        join=_to_join(job) if job.switch is not None and node_of(job, rank) != job.switch.node else "",
         why=job.incident.why[-1] if job.incident is not None and job.incident.why else "",
     )
 
@@ -193,6 +208,7 @@ def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
         through=job.through,
         partner=partner,
         light=a.light,
+        joined=a.joined,
         error=_own_error(job, rank),
     )
 

@@ -144,6 +144,11 @@ class Roll:
         newest = max(keepers, key=lambda m: (max(m.kept[rank]), m.agent.id), default=None)
         return newest.agent.peer if newest is not None else ""
 
+    def kept(self, job: Job) -> frozenset[int]:
+        """Ranks whose local state is with an agent that can be asked for it, and is not their own."""
+        found = [(r, a) for a, m in self.latest.items() if a not in self.absent for r, steps in m.kept.items() if steps]
+        return frozenset(r for r, a in found if self.place(job, a) != node_of(job, r))
+
     def kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
         """Of a rank of a lost node: the steps whose local state is kept."""
         keeper = self.keeper(job, rank)
