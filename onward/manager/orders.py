@@ -124,7 +124,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         save=_save(job, node, roll),
         publish=mandate.grant if mandate.grant is not None and mandate.grant.node == node else None,
         job=d.record if not d.holders or agent in d.holders else b"",
-        kept_at={r: at for r in ranks if (at := _kept_at(job, r, facts, roll))},
+        kept_at={r: at for r in ranks if (at := _kept_at(job, r, roll))},
         store=d.store if job.phase in _FORMED or job.soft else "",
         master=f"{first.address}|{first.master_port}" if first is not None else "",
         managers=d.managers,
@@ -227,11 +227,8 @@ def _own_error(job: Job, rank: int) -> str:
     return next((f.text for f in faults if f.rank == rank and f.kind == "exception" and not f.retryable), "")
 
 
-def _kept_at(job: Job, rank: int, facts: Mapping[int, RankFacts], roll: Roll) -> str:
+def _kept_at(job: Job, rank: int, roll: Roll) -> str:
     """The agent that keeps the local state of a rank whose own node has none of it."""
     if job.phase is not Phase.PAUSING and rank not in job.absent:
         return ""
-    own = facts.get(rank)
-    if own is not None and own.incarnation == job.incarnations[rank] and own.local_steps:
-        return ""
-    return roll.keeps_newest(rank)
+    return "" if roll.holds(job, rank) else roll.keeps_newest(rank)

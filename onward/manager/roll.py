@@ -144,6 +144,12 @@ class Roll:
         newest = max(keepers, key=lambda m: (max(m.kept[rank]), m.agent.id), default=None)
         return newest.agent.peer if newest is not None else ""
 
+    def holds(self, job: Job, rank: int) -> bool:
+        """Its node has local state of the rank: that outlives the process it is of."""
+        home = job.places[node_of(job, rank)]
+        there = self.latest[home.id].ranks if home is not None and home.id in self.latest else []
+        return any(f.rank == rank and f.local_steps for f in there)
+
     def kept(self, job: Job) -> frozenset[int]:
         """Ranks whose local state is with an agent that can be asked for it, and is not their own."""
         found = [(r, a) for a, m in self.latest.items() if a not in self.absent for r, steps in m.kept.items() if steps]
