@@ -53,14 +53,19 @@ class Ahead:
 
     def mind(self, order: RankOrder | None) -> bool:
         """Begin when that is wanted. True when it has been done, and nobody was told yet."""
-        if order is not None and order.join and order.join != self._name:
-            self._drop()
-            self._name = order.join
-            if self._groups.device_backend is None:
-                args = (order.join, order.generation, list(self._groups.members))
-                threading.Thread(target=self._connect, args=args, name="onward-ahead", daemon=True).start()
-        news, self._told = self._is_news, self._told or self._made is not None
+        self.begin_if_wanted(order)
+        news = self._is_news
+        self._told = self._told or news
         return news
+
+    def begin_if_wanted(self, order: RankOrder | None) -> None:
+        if order is None or order.join in ("", self._name):
+            return
+        self._drop()
+        self._name = order.join
+        if self._groups.device_backend is None:
+            args = (order.join, order.generation, list(self._groups.members))
+            threading.Thread(target=self._connect, args=args, name="onward-ahead", daemon=True).start()
 
     def take(self, name: str) -> Made | None:
         """What is connected under this name. Whatever else is, or will be, is of no use any more."""

@@ -92,7 +92,8 @@ class Driven:
 
     def go(self, after: float = 0.0) -> Job:
         self.now += after
-        outlook = replace(SICK, here=self.here, stand_ins={1: self.stand_in}, kept=self.kept, following=frozenset("abc"))
+        following = frozenset("abc")
+        outlook = replace(SICK, here=self.here, stand_ins={1: self.stand_in}, kept=self.kept, following=following)
         decision = advance(self.job, self.facts, self.now, outlook)
         assert advance(decision.job, self.facts, self.now, outlook).job == decision.job
         self.job = decision.job
