@@ -150,10 +150,12 @@ class Roll:
         there = self.latest[home.id].ranks if home is not None and home.id in self.latest else []
         return any(f.rank == rank and f.local_steps for f in there)
 
-    def kept(self, job: Job) -> frozenset[int]:
-        """Ranks whose local state is with an agent that can be asked for it, and is not their own."""
-        found = [(r, a) for a, m in self.latest.items() if a not in self.absent for r, steps in m.kept.items() if steps]
-        return frozenset(r for r, a in found if self.place(job, a) != node_of(job, r))
+    @property
+    def kept(self) -> frozenset[int]:
+        """Ranks whose local state is kept by an agent that can be asked for it."""
+        away = self.absent | self.gone
+        found = [r for a, m in self.latest.items() if a not in away for r, steps in m.kept.items() if steps]
+        return frozenset(found)
 
     def kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
         """Of a rank of a lost node: the steps whose local state is kept."""
