@@ -70,6 +70,8 @@ def swap_when_settled(job: Job, switch: Switch, here: Facts, outlook: Outlook, n
         why = f"{verdict.why}; the switch is undone, and all go on as they were"
         incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
         return Decision(replace(_undone(job, switch), incident=incident), (why,))
+    if verdict.word == "wait":
+        return Decision(replace(job, deadline=switch.heard_by))
     if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
         amid = any(f.scope is Scope.OUTSIDE for f in here.values()) and any(_is_past(here[r]) for r in wanted)
         if amid and not hold_all(outlook.stand_ins, wanted, job.generation):

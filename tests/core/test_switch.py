@@ -53,6 +53,21 @@ def test_it_is_undone_with_a_reason() -> None:
     assert (late.word, "not ready in time" in late.why) == ("undo", True)
 
 
+def test_a_new_manager_gives_the_stand_in_time_to_find_it() -> None:
+    unheard, switch = replace(SICK, here=(A, B)), replace(SWITCH, heard_by=2.0)
+    assert judge(switch, unheard, {}, {1: 2}, 1.0).word == "wait"
+    assert judge(switch, unheard, {}, {1: 2}, 2.0).word == "undo"
+    assert judge(switch, replace(unheard, gone=frozenset("c")), {}, {1: 2}, 1.0).word == "undo", "dead by a sure word"
+    it = Driven().pausing()
+    it.here = (A, B)
+    assert it.job.switch is not None
+    it.job = replace(it.job, switch=replace(it.job.switch, heard_by=it.now + 2.0))
+    it.at_fence(0, 1)
+    assert it.go().switch is not None, "nobody goes on before"
+    assert it.go(2.0).phase is Phase.FORMING
+    assert it.job.places == PLACES
+
+
 def test_where_ranks_can_be_followed_it_is_ready_when_it_keeps_up_or_cannot() -> None:
     assert judge(SWITCH, SICK, {1: PARKED}, {1: 2}, 1.0, followed=[0, 1]).word == ""
     ready = judge(SWITCH, SICK, {1: replace(PARKED, follows="yes")}, {1: 2}, 1.0, followed=[0, 1])
