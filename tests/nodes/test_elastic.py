@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from several import Nodes
+from several import Node, Nodes
 from waiting import until
 
 from onward.checkpoints import disk
@@ -31,12 +31,14 @@ def ledger(tmp: Path) -> dict[int, list[int]]:
 
 
 def shrink_and_grow(
-    nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int, ladder: list[str] = LADDER
-) -> None:
+    nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int, ladder: list[str] = LADDER,
+    *more: str,
+) -> Node:  # fmt: skip
     saved = tmp / "saved"
     script = [SCRIPT, "--steps", str(steps), "--digest", nodes.digest, "--dir", str(saved)]
     nodes.flags[nodes.flags.index("--nnodes") + 1] = f"1:{size}"
-    faults = [f for node, step in losses for f in ("--chaos", f"kind=kill-agent,node={node},step={step}")]
+    kinds = [*(f"kind=kill-agent,node={node},step={step}" for node, step in losses), *more]
+    faults = [f for kind in kinds for f in ("--chaos", kind)]
     started = [nodes.start(f"n{i}", "--node-rank", str(i), *ladder, *faults, script=script) for i in range(size)]
     first = started[0]
     for node, _ in losses:
@@ -67,12 +69,24 @@ def shrink_and_grow(
         assert ours["lr"] == theirs["lr"]
         for name, value in theirs["model"].items():
             torch.testing.assert_close(ours["model"][name], value, rtol=1e-4, atol=1e-5)
+    return first
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_three_two_three(make_nodes, jobs, tmp_path: Path) -> None:
     shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 300)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("lose", ["", ",lose=journal"])
+@pytest.mark.parametrize("appends", range(1, 13))
+def test_the_manager_dies_as_well_after_any_record(make_nodes, jobs, tmp_path: Path, appends: int, lose: str) -> None:
+    """Of shrinking, of growing, and of what is between."""
+    kill = f"kind=kill-manager,node=0,step=20,appends={appends}{lose}"
+    first = shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 300, LADDER, kill)
+    assert "the manager ended (SIGKILL)" in first.said
 
 
 @pytest.mark.nightly
