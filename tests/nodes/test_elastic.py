@@ -16,6 +16,7 @@ from onward.checkpoints import disk
 pytestmark = [pytest.mark.torch]
 SCRIPT = "tests/scripts/elastic.py"
 LADDER = ["--recover-strategy", "recover-in-place,recover,elastic-training", "--wait-reschedule-timeout", "1"]
+LADDER_AND_RETRY = ["--recover-strategy", "retry,recover-in-place,recover,elastic-training", *LADDER[2:]]
 GLOBAL_BATCH = 48
 
 
@@ -94,6 +95,27 @@ def test_the_manager_dies_as_well_after_any_record(make_nodes, jobs, tmp_path: P
 def test_without_recover_nobody_is_waited_for(make_nodes, jobs, tmp_path: Path) -> None:
     alone = ["--recover-strategy", "elastic-training"]  # and 270 s to wait, if anybody did
     shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(1, 30)], 300, alone)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_a_fault_while_it_is_shrunk_climbs_the_ladder_like_any_other(make_nodes, tmp_path: Path) -> None:
+    nodes = make_nodes(nodes=3, nproc=1)
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = "1:3"
+    kinds = ("kind=kill-agent,node=2,step=30", "kind=exception,rank=0,step=120", "kind=kill,rank=1,step=160")
+    faults = [f for kind in kinds for f in ("--chaos", kind)]
+    script = [SCRIPT, "--steps", "220", "--pace", "0.03", "--digest", nodes.digest]
+    started = [nodes.start(f"n{i}", "--node-rank", str(i), *LADDER_AND_RETRY, *faults, script=script) for i in range(3)]
+    first, second, third = started
+    assert third.wait() == -signal.SIGKILL
+    assert (first.wait(), second.wait()) == (0, 0), first.said[-4000:]
+    policies = [i["policy"] for i in first.outcome["incidents"]]
+    assert policies == ["elastic-training", "retry", "recover-in-place"]
+    assert (len(first.pids(0)), len(second.pids(1))) == (1, 2)
+    counted = ledger(tmp_path)
+    assert sorted(counted) == list(range(220))
+    for step, ids in counted.items():
+        assert len(ids) == len(set(ids)) == GLOBAL_BATCH, f"step {step}: {sorted(ids)}"
 
 
 @pytest.mark.nightly
