@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "promises.md").read_text()
 ROWS = re.findall(r"^\| ([A-Z][^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
-TESTS = {name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+FILES = (ROOT / "tests").rglob("test_*.py")
+TESTS = {name for path in FILES for name in re.findall(r"def (test_\w+)", path.read_text())}
 
 
 @pytest.mark.parametrize(("promise", "shown"), ROWS)
