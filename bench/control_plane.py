@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import os
 import resource
 import socket
@@ -23,10 +22,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import psutil
 
 from onward.core.facts import FaultReport, Progress, RankFacts, Scope, Stage
+from onward.core.job import Limits
 from onward.core.membership import Member, facts_s
+from onward.core.policy import Policy
+from onward.core.published import Rules
+from onward.manager.__main__ import Spec
 from onward.wire.frames import decode, greet_server, pack, read_frame
 from onward.wire.messages import AgentFacts, Orders, RankOrder, encoder, from_manager
 
@@ -121,7 +125,6 @@ class Agent:
 
 
 
-
 @dataclass
 class Fleet:
     size: int
@@ -195,41 +198,45 @@ class Fleet:
         return (sum(self.manager.cpu_times()[:2]) - before) / (time.monotonic() - at)
 
 
-def measure(size: int) -> dict[str, float]:
+def measure(size: int, core: int) -> dict[str, float]:
     sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
     port = sock.getsockname()[1]
-    spec = {
-        "fd": sock.fileno(),
-        "parent": os.getpid(),
-        "world_size": size,
-        "nodes": size,
-        "policies": ["retry", "recover-in-place", "exit"],
-        "limits": {},
-        "hang_floor_s": 30.0,
-        "hang_first_s": 120.0,
-        "node_timeout_s": 60.0,
-        "fail_stop_s": 0.0,
-        "rules": {},
-        "seat": f"{0:08x}",
-        "job": "",
-        "journal": f"{tempfile.mkdtemp()}/journal",
-    }
-    env = {**os.environ, "ONWARD_TOKEN": TOKEN.hex(), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "onward.manager", json.dumps(spec)]
-    with subprocess.Popen(command, pass_fds=[sock.fileno()], env=env) as manager:
-        try:
-            os.sched_setaffinity(manager.pid, {0})
-            return asyncio.run(Fleet(size, port, psutil.Process(manager.pid)).measure())
-        finally:
-            manager.kill()
+    with tempfile.TemporaryDirectory() as directory:
+        spec = Spec(
+            fd=sock.fileno(),
+            parent=os.getpid(),
+            world_size=size,
+            nodes=size,
+            policies=[Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.EXIT],
+            limits=Limits(),
+            hang_floor_s=30.0,
+            hang_first_s=120.0,
+            node_timeout_s=60.0,
+            fail_stop_s=0.0,
+            rules=Rules(),
+            seat=f"{0:08x}",
+            job="",
+            name="bench",
+            journal=f"{directory}/journal",
+        )
+        env = {**os.environ, "ONWARD_TOKEN": TOKEN.hex(), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "onward.manager", msgspec.json.encode(spec).decode()]
+        with subprocess.Popen(command, pass_fds=[sock.fileno()], env=env) as manager:
+            try:
+                os.sched_setaffinity(manager.pid, {core})
+                sock.close()  # or agents would wait for one that has died
+                return asyncio.run(Fleet(size, port, psutil.Process(manager.pid)).measure())
+            finally:
+                manager.kill()
 
 
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[-1]})
     print(f"{'agents':>7} {'start':>8} {'idle':>7} {'p50':>8} {'p99':>8} {'again':>8} {'memory':>9}")
     for size in [int(n) for n in sys.argv[1:]] or [100, 1000]:
-        r = measure(size)
+        r = measure(size, cores[0])
         print(
             f"{size:>7} {r['start_s']:>6.2f} s {r['idle_cpu']:>6.1%} {r['interrupted_p50_s'] * 1e3:>5.0f} ms "
             f"{r['interrupted_p99_s'] * 1e3:>5.0f} ms {r['again_s']:>6.2f} s {r['memory_mb']:>6.0f} MB",

@@ -80,6 +80,7 @@ def rank_facts(
         elastic=r.elastic if r else False,
         feed=r.feed if r else "",
         follows=r.follows if r else "",
+        joined=r.joined if r else "",
         broke=r.broke if r else False,
         exit_code=p.exit_code,
         dead_s=max(0.0, now - p.died_at) if not p.alive else 0.0,

@@ -58,6 +58,7 @@ from onward.wire.messages import (
 log = get_logger("onward.agent")
 TICK_S = 0.05
 GREETING_S = 5.0
+UNANSWERED_S = 4.0  # so long a node that comes first says nothing
 FAREWELL_S = 5.0  # for a manager that we host to tell the other nodes how the job ended
 ONE_SIGNAL_S = 0.5
 QUORUM_S = 1800.0  # a node that no manager can take care of for so long gives up, as the manager itself does
@@ -394,10 +395,18 @@ class Launcher:
             what = "it may have another token, or be no manager; its reason is in manager.log on its node"
             self.observer.note(f"the manager at {', '.join(office.doors).replace('|', ':')} does not let us in: {what}")
         waited = time.monotonic() - self._started_at
+        alone = self.logic.orders is None and not office.open and not office.turned_away
+        nobody = f"nobody answers at {', '.join(office.doors).replace('|', ':')}" if alone else ""
+        if nobody and waited > UNANSWERED_S and not self._told_nobody:
+            self._told_nobody = True
+            limit = f"{self.settings.join_timeout_s:g} s at most (--join-timeout)"
+            self.observer.note(f"{nobody}, where the job's nodes are to meet; waiting for its first node, {limit}")
         if self.logic.orders is None and waited > self.settings.join_timeout_s and not self._gave_up:
             self._gave_up = f"the job did not begin within {self.settings.join_timeout_s:g} s (--join-timeout)"
             if self._herald.awaited:
                 self._gave_up += f"; it waited for {self._herald.awaited}"
+            elif nobody:
+                self._gave_up += f"; {nobody}"
             self.observer.note(self._gave_up)
             self._done.set()
         if self.logic.orders is not None and office.lonely_s > QUORUM_S and not self.logic.stopping:
@@ -406,7 +415,7 @@ class Launcher:
             self.observer.note(f"{self._gave_up}; ending all ranks")
             self._end_all()
 
-    _told_away = False
+    _told_away = _told_nobody = False
     _gave_up = ""
     _exit_code = 1  # of one that gave up
 

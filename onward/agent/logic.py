@@ -295,6 +295,7 @@ class AgentLogic:
                     if message.stage == Stage.PARKED.value:
                         self._spares.parked(p.rank)
                 self.changed = True
+                return self._fetch(self.orders) if self.orders is not None else []
             case Recorded() if self.orders is None or p.attempt == self.orders.attempt:
                 self._log.setdefault(p.rank, {})[message.index] = message.data
                 return self._forward_log(p.rank, message.index)

@@ -34,6 +34,7 @@ class Copy:
     local_steps: tuple[int, ...]
     fresh: bool = False  # it joins with no past of its own, so any step will do
     light: int = 0  # see RankFacts
+    joined: str = ""  # likewise
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Agreement:
     sources: tuple[int, ...]
     why: str
     light: int = 0  # steps go on being light, with this shape; 0: everybody is careful
+    joined: str = ""  # the group that all of them have connected beforehand, if there is one
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,10 @@ def agree(copies: Sequence[Copy]) -> Agreement | NoAgreement:
         if not sources:
             reasons.append(f"step {step}: no copy")
             continue
-        return Agreement(step, parts, sources, _explain(step, parts, sources), _common_shape(copies))
+        why, joined = _explain(step, parts, sources), _common_group(copies)
+        if joined:
+            why += "; the new group is connected already"
+        return Agreement(step, parts, sources, why, _common_shape(copies), joined)
     return NoAgreement("; ".join(reasons))
 
 
@@ -84,6 +89,12 @@ def _common_shape(copies: Sequence[Copy]) -> int:
     """The shape of a step that all who have run steps know, and so can tell the others; 0 when they differ."""
     shapes = {c.light for c in copies if c.step is not None}
     return shapes.pop() if len(shapes) == 1 else 0
+
+
+def _common_group(copies: Sequence[Copy]) -> str:
+    """A group is there when every process that is to be in it has connected it. One that came later has not."""
+    names = {c.joined for c in copies}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _explain(step: int, parts: dict[int, Part], sources: tuple[int, ...]) -> str:

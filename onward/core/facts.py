@@ -119,6 +119,7 @@ class RankFacts:
     elastic: bool = False  # its script can train on with fewer ranks
     feed: str = ""  # where it tells a stand-in what it does
     follows: str = ""  # of a stand-in: "yes", it keeps up with its rank; "no", it cannot; "", not known yet
+    joined: str = ""  # the group of a membership to come that it has connected already
     broke: bool = False  # it left its loop with `break`: what it runs since then follows its last block
     exit_code: int | None = None  # negative: killed by that signal
     dead_s: float = 0.0  # how long ago its process ended

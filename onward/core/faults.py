@@ -13,6 +13,7 @@ from onward.core.facts import ENDED_INSIDE, FaultReport, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.job import Facts, Job, Phase, Repeat, all_are, current, furthest
 
+CALLS = ("switch", "join")  # what opens an incident and is no failure
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
 LONGEST_TRACE = 8000  # letters; the record that holds it is sent with all orders
 LOGIC = (  # errors that come of the script's own text
@@ -77,6 +78,13 @@ def _left_early(job: Job, facts: Facts, found: Sequence[FaultReport]) -> list[Fa
         return []
     gone = [f for _, f in sorted(current(job, facts).items()) if not f.alive and f.ended_well]
     return [exit_fault(f, facts) for f in gone if (f.rank, f.incarnation, EXIT_AT) not in job.handled]
+
+
+def echoes_of_a_call(job: Job, faults: Sequence[FaultReport]) -> bool:
+    """All were called to the fence for no failure, and who has not heard of that yet finds its connections closed."""
+    if job.phase is not Phase.PAUSING or job.incident is None or any(f.kind not in CALLS for f in job.incident.faults):
+        return False
+    return all(f.kind == "exception" and _is_echo(f) for f in faults)
 
 
 def _is_echo(fault: FaultReport) -> bool:

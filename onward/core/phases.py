@@ -111,8 +111,10 @@ def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
         return Decision(job)
     if job.switch is not None and job.switch.swapping:
         return swap_when_settled(job, job.switch, here, outlook, now)
-    if any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in job.switched):
-        return Decision(job)  # until it has what the old node kept
+    on_its_way = {*job.switched, *outlook.kept} - set(job.joining)
+    lacking = any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in on_its_way if r in here)
+    if lacking and (job.deadline is None or now < job.deadline):
+        return Decision(job)  # until it has what another node kept
     if job.puzzled_until:
         if now < job.puzzled_until:
             return Decision(replace(job, deadline=job.puzzled_until))

@@ -10,6 +10,7 @@ from onward.core.facts import FaultReport, Stage
 from onward.core.faults import (
     IDENTICAL_LIMIT,
     condemned,
+    echoes_of_a_call,
     open_incident,
     remember,
     too_often,
@@ -47,7 +48,10 @@ RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 
 def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
     """What follows from faults that nobody has acted on yet."""
+    call = echoes_of_a_call(job, faults)
     job = remember(job, faults)
+    if call:
+        return Decision(job)
     if job.ending == STOP:  # what breaks now breaks because all are told to end: that is no incident
         return Decision(_vacate(job, faults, now))
     job = _vacate(open_incident(job, faults, facts, now), faults, now)

@@ -9,6 +9,7 @@ from onward.core.faults import late_faults
 from onward.core.fence import fenced
 from onward.core.job import OVER, Facts, Job, Phase, forming_s, mend_s, next_generation
 from onward.core.remedy import CAUSE_S, on_faults
+from onward.core.switch import HEARD_S
 
 
 def resumed(job: Job, now: float) -> Job:
@@ -26,7 +27,8 @@ def resumed(job: Job, now: float) -> Job:
     incident = job.incident.rebased(now) if job.incident is not None else None
     puzzled = now + CAUSE_S if job.puzzled_until else 0.0
     if job.switch is not None:
-        job = replace(job, switch=replace(job.switch, until=now + job.limits.switch_s, settle_until=0.0))
+        switch = replace(job.switch, until=now + job.limits.switch_s, settle_until=0.0, connect_until=0.0)
+        job = replace(job, switch=replace(switch, heard_by=now + HEARD_S))
     return replace(job, deadline=deadline, mend_until=now + mend_s(job), puzzled_until=puzzled, incident=incident)
 
 

@@ -8,7 +8,7 @@ from onward.core.facts import FaultReport, RankFacts, Scope
 from onward.core.fence import called_softly, fence_by
 from onward.core.job import Decision, Facts, Job, Phase, current, node_of, renewed
 from onward.core.membership import Outlook
-from onward.core.switch import SETTLE_S, Switch, choose, hold_all, judge, settled
+from onward.core.switch import CONNECT_S, SETTLE_S, Switch, choose, group_of, hold_all, judge, settled
 
 HOT_SWITCH = "hot-switch"
 
@@ -30,10 +30,22 @@ def look_for_switch(job: Job, facts: Facts, outlook: Outlook, now: float) -> Dec
         return Decision(_undone(job, job.switch), (f"{verdict.why}; the switch is undone",))
     if verdict.word != "ready":
         return Decision(job)
+    if not job.switch.connect_until:
+        return Decision(replace(job, switch=replace(job.switch, connect_until=now + CONNECT_S)))
+    if now < job.switch.connect_until and not _is_connected(job, job.switch, facts, outlook):
+        return Decision(job)
     rank = min(wanted)
     fault = FaultReport("switch", rank, job.incarnations[rank], text=job.switch.why, at=now)
     called = called_softly(job, facts, fault, HOT_SWITCH, f"{verdict.why}; swapping at the end of the step", now)
     return Decision(replace(called, switch=replace(job.switch, swapping=True, settle_until=0.0)), (verdict.why,))
+
+
+def _is_connected(job: Job, switch: Switch, facts: Facts, outlook: Outlook) -> bool:
+    """All who stay and all of the stand-in are in the group that is to be."""
+    wanted, name = _to_be_switched(job, switch), group_of(switch, job.generation)
+    staying = [f for r, f in current(job, facts).items() if r not in wanted]
+    coming = [f for r, f in outlook.stand_ins.items() if wanted.get(r) == f.incarnation]
+    return len(staying) + len(coming) == len(job.ranks) and all(f.joined == name for f in (*staying, *coming))
 
 
 def just_swapped(job: Job, outlook: Outlook) -> Facts:
@@ -58,11 +70,13 @@ def swap_when_settled(job: Job, switch: Switch, here: Facts, outlook: Outlook, n
         why = f"{verdict.why}; the switch is undone, and all go on as they were"
         incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
         return Decision(replace(_undone(job, switch), incident=incident), (why,))
+    if verdict.word == "wait":
+        return Decision(replace(job, deadline=switch.heard_by))
     if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
         amid = any(f.scope is Scope.OUTSIDE for f in here.values()) and any(_is_past(here[r]) for r in wanted)
         if amid and not hold_all(outlook.stand_ins, wanted, job.generation):
             # One may lack the result of a collective between steps that only the rank to be replaced can tell.
-            later = replace(switch, swapping=False, settle_until=0.0)
+            later = replace(switch, swapping=False, settle_until=0.0, connect_until=0.0)
             return Decision(replace(job, switch=later), ("some ranks are between two steps; the swap is put off",))
         return _swap(job, here, now)
     if not switch.settle_until:

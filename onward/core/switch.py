@@ -18,6 +18,8 @@ from onward.core.words import ranks_named
 
 MOST_TRIES = 3  # of one node, before it is left alone
 FOLLOW_S = 60.0  # more, for one that has come up to take over the state and catch up
+CONNECT_S = 3.0  # for the group that is to be; without it there is a swap as well
+HEARD_S = 2.0  # for the stand-in to find a new manager
 SETTLE_S = 2.0  # at the swap: for one that follows to come to where the others stand
 
 
@@ -31,11 +33,13 @@ class Switch:
     until: float  # by then the stand-in must be ready
     swapping: bool = False  # it is ready: all stop for it at the end of their step
     settle_until: float = 0.0  # all others stand at the fence; 0: not yet
+    connect_until: float = 0.0  # it is ready, and all connect the group that is to be, while they train; 0: not yet
+    heard_by: float = 0.0  # for a new manager: by then the stand-in must have found it
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a switch: "" (go on), "ready" or "undo"."""
+    """What becomes of a switch: "" (go on), "wait" (for a word of the stand-in), "ready" or "undo"."""
 
     word: str = ""
     why: str = ""
@@ -69,6 +73,8 @@ def judge(
     if switch.node not in outlook.sub_health:
         return Verdict("undo", f"node {switch.node} is well again")
     if switch.member.id not in {m.id for m in outlook.here}:
+        if now < switch.heard_by and switch.member.id not in outlook.gone:
+            return Verdict("wait")
         return Verdict("undo", f"{name}, which was to stand in for node {switch.node}, is gone or not fit")
     here = {r: f for r, f in facts.items() if incarnations.get(r) == f.incarnation}
     dead = [r for r, f in here.items() if f.stage is Stage.EXITED]
@@ -84,6 +90,11 @@ def judge(
     if now >= switch.until:
         return Verdict("undo", f"{name} was not ready in time to stand in for node {switch.node}")
     return Verdict()
+
+
+def group_of(switch: Switch, generation: int) -> str:
+    """What the group is called in which the stand-in has taken its place. No other has that name."""
+    return f"{generation}/{switch.node}/{switch.member.id}" if switch.connect_until else ""
 
 
 def settled(facts: Mapping[int, RankFacts], incarnations: Mapping[int, int], generation: int) -> bool:

@@ -337,6 +337,7 @@ class ManagerLogic:
             seat=self.settings.seat,
             sub_health=sub_health,
             stand_ins=self._roll.stand_ins(job),
+            kept=self._roll.kept if job.phase is Phase.PAUSING else frozenset(),
             slow=self._pace.slow,
         )
 

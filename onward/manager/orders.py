@@ -12,6 +12,7 @@ from onward.core.facts import RankFacts
 from onward.core.job import RELOAD, Job, Phase, age, current, node_of
 from onward.core.membership import ALL_VOTE
 from onward.core.policy import Policy
+from onward.core.switch import group_of
 from onward.manager.record import record_of
 from onward.manager.roll import Roll
 from onward.wire.messages import Form, Orders, RankOrder, Save, Want
@@ -123,7 +124,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         save=_save(job, node, roll),
         publish=mandate.grant if mandate.grant is not None and mandate.grant.node == node else None,
         job=d.record if not d.holders or agent in d.holders else b"",
-        kept_at={r: at for r in ranks if (at := _kept_at(job, r, facts, roll))},
+        kept_at={r: at for r in ranks if (at := _kept_at(job, r, roll))},
         store=d.store if job.phase in _FORMED or job.soft else "",
         master=f"{first.address}|{first.master_port}" if first is not None else "",
         managers=d.managers,
@@ -151,7 +152,20 @@ def _stand_in_order(job: Job, rank: int, facts: Mapping[int, RankFacts]) -> Rank
     number = job.incarnations[rank] + 1
     there = current(job, facts).get(rank)
     follow = there.feed if there is not None else ""
-    return RankOrder(rank=rank, incarnation=number, generation=job.generation, want="pause", soft=True, follow=follow)
+    return RankOrder(
+        rank=rank,
+        incarnation=number,
+        generation=job.generation,
+        want="pause",
+        soft=True,
+        follow=follow,
+        join=_to_join(job),
+    )
+
+
+def _to_join(job: Job) -> str:
+    """The group that is to be after a hot switch, while everybody trains."""
+    return group_of(job.switch, job.generation) if job.switch is not None and job.phase is Phase.RUNNING else ""
 
 
 def _rank_order(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> RankOrder:
@@ -168,6 +182,7 @@ def _rank_order(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> RankOrde
         want=want,
         form=form(d, rank, facts) if want in ("form", "run", "save") else None,
         soft=job.soft and want == "pause",
+        join=_to_join(job) if job.switch is not None and node_of(job, rank) != job.switch.node else "",
         why=job.incident.why[-1] if job.incident is not None and job.incident.why else "",
     )
 
@@ -193,6 +208,7 @@ def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
         through=job.through,
         partner=partner,
         light=a.light,
+        joined=a.joined,
         error=_own_error(job, rank),
     )
 
@@ -211,11 +227,8 @@ def _own_error(job: Job, rank: int) -> str:
     return next((f.text for f in faults if f.rank == rank and f.kind == "exception" and not f.retryable), "")
 
 
-def _kept_at(job: Job, rank: int, facts: Mapping[int, RankFacts], roll: Roll) -> str:
+def _kept_at(job: Job, rank: int, roll: Roll) -> str:
     """The agent that keeps the local state of a rank whose own node has none of it."""
     if job.phase is not Phase.PAUSING and rank not in job.absent:
         return ""
-    own = facts.get(rank)
-    if own is not None and own.incarnation == job.incarnations[rank] and own.local_steps:
-        return ""
-    return roll.keeps_newest(rank)
+    return "" if roll.holds(job, rank) else roll.keeps_newest(rank)

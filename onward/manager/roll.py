@@ -144,6 +144,19 @@ class Roll:
         newest = max(keepers, key=lambda m: (max(m.kept[rank]), m.agent.id), default=None)
         return newest.agent.peer if newest is not None else ""
 
+    def holds(self, job: Job, rank: int) -> bool:
+        """Its node has local state of the rank: that outlives the process it is of."""
+        home = job.places[node_of(job, rank)]
+        there = self.latest[home.id].ranks if home is not None and home.id in self.latest else []
+        return any(f.rank == rank and f.local_steps for f in there)
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Ranks whose local state is kept by an agent that can be asked for it."""
+        away = self.absent | self.gone
+        found = [r for a, m in self.latest.items() if a not in away for r, steps in m.kept.items() if steps]
+        return frozenset(found)
+
     def kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
         """Of a rank of a lost node: the steps whose local state is kept."""
         keeper = self.keeper(job, rank)

@@ -255,10 +255,9 @@ class Feed:
     # ------------------------------------------------------------------------------------- sending
 
     def _send(self, peer: socket.socket) -> None:
-        channel = Channel(peer, lambda: self.peer is not peer)
         try:
             peer.settimeout(1.0)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            channel = Channel(peer, lambda: self.peer is not peer)
             while True:
                 item, tensors = self._next(peer)
                 channel.send(msgspec.msgpack.encode(item))

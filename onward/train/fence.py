@@ -86,7 +86,7 @@ class Fence:
             return self._link.newer_than(order.generation)
 
         try:
-            self._groups.open(order.generation, form.members)
+            self._groups.open(order.generation, form.members, rank.ahead.take(form.joined))
             rank.members = tuple(form.members) or tuple(range(rank.world_size))
             rank.partner.choose(form.partner, order.generation)
             rank.page.set("generation", order.generation)

@@ -30,7 +30,7 @@ class Following:
         self._shadow: Shadow | None = None
         self._begun: Begun | None = None
         self._tried = ""  # whom it has tried to follow
-        self._claimed = 0  # the generation for which it says that it holds what the other held; 0: none
+        self.claimed = 0  # the generation for which it says that it holds what the other held; 0: none
         self._lost = ""  # why it follows no more
         self._entered = False
         self._news = False
@@ -42,12 +42,12 @@ class Following:
         return (bool(order.follow) and order.follow != self._tried) or self._outlived(order)
 
     def _outlived(self, order: RankOrder) -> bool:
-        return bool(self._claimed) and order.generation > self._claimed
+        return bool(self.claimed) and order.generation > self.claimed
 
     def begin(self, order: RankOrder, token: bytes, rank: int, interrupted: Callable[[], bool]) -> bool:
         """Take over the state of the one to be followed, while it trains on. False when that did not work."""
         if self._outlived(order):  # the others stand elsewhere by now, or went on
-            self._claimed = 0
+            self.claimed = 0
             self._local.forget()
             self._lost = "the swap did not take place"
             return False
@@ -173,7 +173,7 @@ class Following:
             self._protected.clear_grads()
             self.follows = "no"
             return 0
-        self.follows, self._claimed = "yes", ended.generation
+        self.follows, self.claimed = "yes", ended.generation
         return ended.generation
 
     def _arrive(self, ended: Ended | None) -> None:

@@ -67,10 +67,15 @@ class Group(ProcessGroup):
             )
             before = open_sockets() if backend.sockets else None
             inner = backend.connect(place)
-            generation.guard(Connections(before) if before is not None else None, backend, inner)
+            generation.guard(Connections.since(before) if before is not None else None, backend, inner)
             self._inner[backend.device] = (backend, inner)
             if backend.late:
                 owner.watch()
+
+    def adopt(self, inner: dict[str, tuple[Backend, Any]]) -> None:
+        """Take over what was connected beforehand (see `ahead`). All ranks are in it."""
+        self._rank, self._size = self.ranks.index(self._me), len(self.ranks)
+        self._inner = inner
 
     def detach(self) -> list[Any]:
         inner, self._inner = self._inner, {}
@@ -102,6 +107,11 @@ class Group(ProcessGroup):
 
     def size(self) -> int:
         return self._size
+
+    @property
+    def me(self) -> int:
+        """This rank, as all the world counts."""
+        return self._me
 
     @property
     def group_name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 log = get_logger("onward.train")
 WATCH_S = 0.05  # how often operations on a device are looked at while nobody waits for them
+
+
+class Made(NamedTuple):
+    """Groups that are connected, and the generation that is not there yet."""
+
+    generation: Generation
+    inner: dict[Group, dict[str, tuple[Backend, Any]]]
 
 
 class Groups:
@@ -54,11 +61,15 @@ class Groups:
         """The one whose operations end later than they seem to, if the run has such a one."""
         return self.backends[-1] if self.backends[-1].late else None
 
-    def open(self, number: int, members: Sequence[int] = ()) -> None:
-        """Leave the current generation for `number` and connect every group anew, among `members` (none: all)."""
+    def open(self, number: int, members: Sequence[int] = (), made: Made | None = None) -> None:
+        """Leave the current generation for `number` and connect every group anew, among `members` (none: all).
+
+        `made`: the groups that are connected already.
+        """
         self.present = frozenset(members)
         old = self.generation
-        generation = Generation(number)
+        generation = made.generation if made is not None else Generation(number)
+        generation.number = number
         inners = [g.detach() for g in self.members]
         self._graveyard.append((old, inners))
         self.generation = generation
@@ -67,7 +78,14 @@ class Groups:
             self._bury()  # what a device's group holds may be needed for the next one
         self.alone = False
         for group in self.members:
-            group.attach(generation)
+            if made is not None and group in made.inner:
+                group.adopt(made.inner[group])
+            else:
+                group.attach(generation)
+
+    def drop(self, made: Made) -> None:
+        """What was connected for a generation that never came."""
+        self._graveyard.append((made.generation, [made.inner]))
 
     def drain(self, generation: Generation, everything: bool = False) -> bool:
         """Wait until all operations of `generation` have really ended; False when one of them has no result.

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from onward.errors import WireError
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
@@ -27,6 +27,7 @@ from onward.wire.messages import (
 from onward.wire.page import Page
 
 BEAT_S = 0.1
+UNASKED = 0  # number of a request whose answer is left aside
 
 
 class Interrupted(Exception):
@@ -133,6 +134,11 @@ class Link:
                 self._changed.wait(left if left is not None else 1.0)
             return self.order
 
+    def look_again(self) -> None:
+        """What somebody waits for may depend on more than orders."""
+        with self._changed:
+            self._changed.notify_all()
+
     def wait_newer(self, generation: int) -> RankOrder:
         """The first order of a generation after `generation`."""
         order = self.wait_order(lambda o: o.generation > generation)
@@ -172,6 +178,10 @@ class Link:
 
         questions = [(request(key), f"{op} {key} of generation {generation}") for key in keys]
         return self._ask(questions, generation, timeout_s, patient)
+
+    def tell(self, generation: int, op: Literal["set"], key: str, **fields: Any) -> None:
+        """A store operation whose answer nobody waits for."""
+        self.send(StoreRequest(id=UNASKED, generation=generation, op=op, key=key, **fields))
 
     def propose(self, directory: str, every: int, keep: int, fresh: bool, timeout_s: float) -> str:
         """Tell the agent where checkpoints are to go; its objection, if it has one."""

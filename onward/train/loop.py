@@ -79,6 +79,8 @@ class Loop:
                 yield from self._recover(n)
             self._save_if_due()
             self._telling.begin_if_wanted()
+            if rank.ahead.mind(self._link.order):
+                rank.report(Stage.TRAINING)
             if self._tx.step >= n:
                 if self._finish():
                     return

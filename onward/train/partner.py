@@ -67,7 +67,6 @@ class Partner:
     def _connect(self) -> socket.socket:
         host, _, port = self._address.rpartition("|")
         sock = socket.create_connection((host, int(port)), timeout=WAIT_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         greet_server_blocking(sock, self._token)
         self._sock, self._reader = sock, FrameReader()
         return sock

@@ -7,6 +7,7 @@ import time
 
 from onward.core.facts import FaultReport, Scope, Stage
 from onward.devices import classify_error
+from onward.train.ahead import Ahead
 from onward.train.backends import choose, pick_device
 from onward.train.batches import Sampled
 from onward.train.between import BetweenSteps
@@ -55,6 +56,7 @@ class Rank:
         self.groups.devices = [self.device]
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.groups.backends = choose(backend, self.device, me.local_rank, local_world)
+        self.ahead = Ahead(self.groups, link)
         self.protected = Protected(Buckets(self.groups))
         self.partner = Partner(self.token, me.rank, me.attempt, self.groups.waits)
         self.local = LocalState(me.local_dir, self.protected, self.partner)
@@ -118,6 +120,7 @@ class Rank:
                 light=self.tx.shape,
                 elastic=self.elastic and any(isinstance(b, Sampled) for b in self.local.cursors),
                 feed=self.feed.address,
+                joined=self.ahead.joined,
                 follows=self.following.follows,
                 broke=self.broke,
             )

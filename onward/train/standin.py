@@ -30,10 +30,15 @@ class StandIn:
             yield from self._alone.rehearse(n)
         rank.report(Stage.PARKED, generation=0)
         while True:
-            order = rank.link.wait_order(lambda o: o.want == "form" or rank.following.concerns(o))
+            order = rank.link.wait_order(
+                lambda o: o.want == "form" or rank.following.concerns(o) or rank.ahead.concerns(o)
+            )
             assert order is not None
             if order.want != "form":
-                yield from self._follow(n, order)
+                if rank.ahead.mind(order):
+                    rank.report(Stage.PARKED, generation=rank.following.claimed)
+                if rank.following.concerns(order):
+                    yield from self._follow(n, order)
                 continue
             assert order.form is not None
             if order.form.step >= 1 and not self._alone.rehearsed:
@@ -62,7 +67,8 @@ class StandIn:
             if step is None or step >= n:
                 break
             yield Step(self._blocks, step, following=told)
-            if told.says_so():
+            connected = rank.ahead.mind(rank.link.order)
+            if told.says_so() or connected:
                 rank.report(Stage.PARKED, generation=0)
         rank.groups.alone = True
         generation = told.end()

@@ -42,7 +42,8 @@ class LinkStore(dist.Store):
         return replies
 
     def set(self, key: str, value: Any) -> None:
-        self._ask("set", key, value=_bytes(value))
+        """Not waited for: whoever needs the value waits for that, and requests of one rank keep their order."""
+        self._link.tell(self._generation(), "set", key, value=_bytes(value))
 
     def get(self, key: str) -> bytes:
         value: bytes = self._ask("get", key).value

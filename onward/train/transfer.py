@@ -20,7 +20,7 @@ import torch
 
 from onward.errors import StateError, WireError
 from onward.train.protected import Manifest, Protected
-from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof
+from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof, send_at_once
 from onward.wire.kernel import boot_id
 
 _CHUNK = 4 << 20
@@ -139,6 +139,7 @@ class Channel:
     """Frames and raw bytes on a socket, giving up when interrupted or late."""
 
     def __init__(self, sock: socket.socket, interrupted: Callable[[], bool], deadline: float | None = None) -> None:
+        send_at_once(sock)
         self._sock = sock
         self._interrupted = interrupted
         self._deadline = deadline

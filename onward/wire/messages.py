@@ -61,6 +61,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     members: list[int] = []  # ranks of this generation; empty: all
     past: bool = False  # the code after the last block has been run, by the process that this one takes over from
     fresh: bool = False  # this rank joins anew: local state is its own to make up
+    joined: str = ""  # the group that all have connected already: it takes the place of the last one
     light: int = 0  # go on with light steps, publishing before this collective; 0: with careful ones
     error: str = ""  # the exception that ended the process before this one, where the script may be to blame
 
@@ -75,6 +76,7 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     form: Form | None = None
     soft: bool = False  # for `pause`: not in the middle of a step
     follow: str = ""  # for a stand-in: where the rank tells what it does
+    join: str = ""  # connect the group of this name, of all ranks, beside what goes on
     why: str = ""
 
 
@@ -371,6 +373,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     light: int = 0  # the shape of its steps that all had agreed on
     elastic: bool = False  # the script can go on with fewer ranks
     feed: str = ""  # where it tells a stand-in what it does
+    joined: str = ""
     follows: FollowsWord = ""
     broke: bool = False  # it left its loop with `break`, and waited for nobody
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.agent.effects import KillProcess, SendRank, StartProcess
+from onward.agent.effects import FetchLocal, KillProcess, SendRank, StartProcess
 from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic
 from onward.agent.settings import AgentSettings
@@ -301,3 +302,18 @@ def test_compare_and_set() -> None:
     assert ask(s, 1, "compare_set", value=b"a")[0][1].value == b"a"
     assert ask(s, 1, "compare_set", expected=b"x", value=b"b")[0][1].value == b"a"
     assert ask(s, 1, "compare_set", expected=b"a", value=b"b")[0][1].value == b"b"
+
+
+def test_a_stand_in_that_was_on_its_way_gets_what_another_node_kept() -> None:
+    a = up(agent())
+    a._local_steps = lambda p: ()
+    for number in (1, 2):
+        a.on_exit(number, -9, 0.0)
+    started = a.on_orders(orders("pause", version=3, generation=2, incarnations=(2, 2), phase="Pausing"))
+    number = next(e.process for e in started if isinstance(e, StartProcess) and e.rank == 0)
+    a.on_rank(number, Hello(process=number, pid=1))
+    said = orders("pause", version=4, generation=2, incarnations=(2, 2), phase="Pausing")
+    assert not [e for e in a.on_orders(msgspec.structs.replace(said, kept_at={0: "there|1"})) if type(e) is FetchLocal]
+    parked = Report(stage=Stage.PARKED.value, generation=0, step=-1, clean=False, undo=False, scope="setup")
+    assert FetchLocal(number, "there|1") in a.on_rank(number, parked), "now it has a place to put it"
+    assert FetchLocal(number, "there|1") not in a.on_rank(number, parked), "once"

@@ -77,3 +77,27 @@ def test_any_change_of_a_job_is_answered(changes: list[tuple[tuple[dict[str, Any
     assert service is None or all(1 <= port["port"] <= 65535 for port in service["spec"]["ports"])
     assert ranktable.rank_table(read, made)
     ranktable.wants_file(read)
+
+
+names = st.text("abcxyz", min_size=3, max_size=8).map(lambda name: f"their{name}")
+theirs = st.dictionaries(names, anything, max_size=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(theirs, theirs, st.dictionaries(st.sampled_from(["a.dev/x", "team"]), st.sampled_from(["1", "on", ""])))
+def test_nothing_foreign_is_written_and_user_fields_survive(
+    of_pod: dict[str, Any], of_container: dict[str, Any], marks: dict[str, str]
+) -> None:
+    """Also fields of which nobody has heard yet. (What is in the cluster and not ours: `tests/operator`.)"""
+    given_job = job(Master=role(container=of_container))
+    template = given_job["spec"]["replicaSpecs"]["Master"]["template"]
+    template["spec"] |= of_pod
+    template.setdefault("metadata", {})["annotations"] = dict(marks)
+    before = copy.deepcopy(given_job)
+    read = ascendjob.read(given_job)
+    assert isinstance(read, Job)
+    pod = pods.pod(read, "Master", 0)
+    assert given_job == before, "the user's object is for reading"
+    assert {k: pod["spec"][k] for k in of_pod} == of_pod
+    assert {k: pod["spec"]["containers"][0][k] for k in of_container} == of_container
+    assert {k: pod["metadata"]["annotations"][k] for k in marks} == marks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from several import Nodes
+from several import Node, Nodes
 from waiting import until
 
 from onward.checkpoints import disk
@@ -16,6 +16,7 @@ from onward.checkpoints import disk
 pytestmark = [pytest.mark.torch]
 SCRIPT = "tests/scripts/elastic.py"
 LADDER = ["--recover-strategy", "recover-in-place,recover,elastic-training", "--wait-reschedule-timeout", "1"]
+LADDER_AND_RETRY = ["--recover-strategy", "retry,recover-in-place,recover,elastic-training", *LADDER[2:]]
 GLOBAL_BATCH = 48
 
 
@@ -31,12 +32,14 @@ def ledger(tmp: Path) -> dict[int, list[int]]:
 
 
 def shrink_and_grow(
-    nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int, ladder: list[str] = LADDER
-) -> None:
+    nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int, ladder: list[str] = LADDER,
+    *more: str,
+) -> Node:  # fmt: skip
     saved = tmp / "saved"
     script = [SCRIPT, "--steps", str(steps), "--digest", nodes.digest, "--dir", str(saved)]
     nodes.flags[nodes.flags.index("--nnodes") + 1] = f"1:{size}"
-    faults = [f for node, step in losses for f in ("--chaos", f"kind=kill-agent,node={node},step={step}")]
+    kinds = [*(f"kind=kill-agent,node={node},step={step}" for node, step in losses), *more]
+    faults = [f for kind in kinds for f in ("--chaos", kind)]
     started = [nodes.start(f"n{i}", "--node-rank", str(i), *ladder, *faults, script=script) for i in range(size)]
     first = started[0]
     for node, _ in losses:
@@ -67,6 +70,7 @@ def shrink_and_grow(
         assert ours["lr"] == theirs["lr"]
         for name, value in theirs["model"].items():
             torch.testing.assert_close(ours["model"][name], value, rtol=1e-4, atol=1e-5)
+    return first
 
 
 @pytest.mark.nightly
@@ -77,9 +81,41 @@ def test_three_two_three(make_nodes, jobs, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("lose", ["", ",lose=journal"])
+@pytest.mark.parametrize("appends", range(1, 13))
+def test_the_manager_dies_as_well_after_any_record(make_nodes, jobs, tmp_path: Path, appends: int, lose: str) -> None:
+    """Of shrinking, of growing, and of what is between."""
+    kill = f"kind=kill-manager,node=0,step=20,appends={appends}{lose}"
+    first = shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(2, 30)], 300, LADDER, kill)
+    assert "the manager ended (SIGKILL)" in first.said
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
 def test_without_recover_nobody_is_waited_for(make_nodes, jobs, tmp_path: Path) -> None:
     alone = ["--recover-strategy", "elastic-training"]  # and 270 s to wait, if anybody did
     shrink_and_grow(make_nodes(nodes=3, nproc=1), jobs, tmp_path, 3, [(1, 30)], 300, alone)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_a_fault_while_it_is_shrunk_climbs_the_ladder_like_any_other(make_nodes, tmp_path: Path) -> None:
+    nodes = make_nodes(nodes=3, nproc=1)
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = "1:3"
+    kinds = ("kind=kill-agent,node=2,step=30", "kind=exception,rank=0,step=120", "kind=kill,rank=1,step=160")
+    faults = [f for kind in kinds for f in ("--chaos", kind)]
+    script = [SCRIPT, "--steps", "220", "--pace", "0.03", "--digest", nodes.digest]
+    started = [nodes.start(f"n{i}", "--node-rank", str(i), *LADDER_AND_RETRY, *faults, script=script) for i in range(3)]
+    first, second, third = started
+    assert third.wait() == -signal.SIGKILL
+    assert (first.wait(), second.wait()) == (0, 0), first.said[-4000:]
+    policies = [i["policy"] for i in first.outcome["incidents"]]
+    assert policies == ["elastic-training", "retry", "recover-in-place"]
+    assert (len(first.pids(0)), len(second.pids(1))) == (1, 2)
+    counted = ledger(tmp_path)
+    assert sorted(counted) == list(range(220))
+    for step, ids in counted.items():
+        assert len(ids) == len(set(ids)) == GLOBAL_BATCH, f"step {step}: {sorted(ids)}"
 
 
 @pytest.mark.nightly

@@ -64,6 +64,7 @@ def test_a_stand_in_that_has_followed_takes_over_any_node(
     assert all(spare.pids(rank) for rank in moved), "the stand-in holds the ranks at the end"
     assert f"follows {ranks_named(moved)}, and is ready" in well.events
     assert "state for rank" not in well.events, "nothing was left to be moved"
+    assert "the new group is connected already" in well.events
     for rank in range(2 * nproc):
         assert committed(tmp_path, rank) == list(range(200)), "each step counted once, first here and then there"
     same_as_without(jobs, nodes, 200, (script,), ranks=2 * nproc)

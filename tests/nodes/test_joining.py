@@ -19,6 +19,15 @@ def test_a_job_whose_nodes_do_not_come_ends_with_a_reason(make_nodes) -> None:
     assert "did not begin within 3 s (--join-timeout); it waited for 1 of 2 nodes" in alone.outcome["reason"]
 
 
+def test_a_node_that_comes_first_says_whom_it_waits_for(make_nodes) -> None:
+    nodes: Nodes = make_nodes(nodes=2, nproc=1)
+    alone = nodes.start("spare", "--standby", "--no-warm", "--join-timeout", "6", script=SCRIPT)
+    nobody = f"nobody answers at {nodes.address}:{nodes.port}"
+    assert alone.wait(60) == 1, alone.said
+    assert f"{nobody}, where the job's nodes are to meet; waiting for its first node, 6 s at most" in alone.said
+    assert nobody in alone.outcome["reason"]
+
+
 @pytest.mark.nightly
 def test_a_node_with_another_token_is_told_that_it_is_not_let_in(make_nodes) -> None:
     nodes: Nodes = make_nodes(nodes=2, nproc=1)

@@ -58,6 +58,21 @@ def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> N
 
 
 @pytest.mark.nightly
+def test_who_comes_beyond_the_nodes_that_are_needed_stands_by(make_nodes, jobs) -> None:
+    nodes = make_nodes()
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = "2:3"
+    first, second = start_two(nodes, "kind=kill-agent,node=1,step=60")
+    until(lambda: "all 4 ranks came" in first.said, "it begins with two")
+    third = nodes.start("n2", script=train(nodes))
+    assert second.wait() == -signal.SIGKILL
+    assert (first.wait(), third.wait()) == (0, 0), first.said + third.said
+    assert "standing by as" in third.said
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
+    assert [len(first.pids(r)) for r in (0, 1)] == [1, 1]
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("lose", ["", ",lose=journal"])
 @pytest.mark.parametrize("appends", range(1, 8))
 def test_the_manager_dies_as_well_after_any_record(make_nodes, jobs, appends: int, lose: str) -> None:

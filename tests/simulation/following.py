@@ -179,7 +179,7 @@ class Following:
     def __init__(self, process: RankProcess) -> None:
         self._p = process
         self._tried = ""
-        self._claimed = 0  # the generation for which it holds what the other held
+        self.claimed = 0  # the generation for which it holds what the other held
         self.follows = ""
         self._step = self._shared = self._local = 0
         self._ended: Ended | None = None
@@ -188,14 +188,14 @@ class Following:
         return (bool(order.follow) and order.follow != self._tried) or self._outlived(order)
 
     def _outlived(self, order: RankOrder) -> bool:
-        return bool(self._claimed) and order.generation > self._claimed
+        return bool(self.claimed) and order.generation > self.claimed
 
     def follow(self, order: RankOrder) -> Thread:
         """Until the other stands at the fence, or this process has lost its way."""
         p, generation = self._p, 0
         try:
             if self._outlived(order):
-                self._claimed = 0
+                self.claimed = 0
                 p.tx.slots[:] = [(-1, 0), (-1, 0)]
                 raise Astray("the swap did not take place")
             self._tried, self._ended = order.follow, None
@@ -204,7 +204,7 @@ class Following:
         except Astray as e:
             p.world.note(f"{p} does not follow: {e}")
         self.follows = "yes" if generation else "no"
-        self._claimed = generation
+        self.claimed = generation
         p.holds = bool(generation)
         p.report_parked(generation)
         p.at("followed")
@@ -259,8 +259,10 @@ class Following:
             raise Astray("the block ended here and not there")
         self._shared, self._local = mix(self._shared, total), mix(local, 5) if s.noise else local
         self._step += 1
+        news = p.ahead.mind()
         if not self.follows and done.newest[0] - done.step <= CLOSE:
-            self.follows = "yes"
+            self.follows, news = "yes", True
+        if news:
             p.report_parked(0)
 
     def _result_or_end(self, stream: Stream) -> Thread:
@@ -295,3 +297,52 @@ class Following:
             raise Astray(f"it stands at step {ended.step}, and this process at {self._step}")
         self._p.stand_at(ended.step, ended.shared, ended.local, ended.light, ended.between)
         return ended.generation
+
+
+class Ahead:
+    """The group of a membership to come, as in `onward/train/ahead.py`: each calls all others, beside what it does."""
+
+    def __init__(self, process: RankProcess) -> None:
+        self._p = process
+        self._name = ""
+        self._there: list[RankProcess] = []
+        self._told = False
+
+    @property
+    def joined(self) -> str:
+        return self._name if self._there else ""
+
+    def concerns(self, order: RankOrder) -> bool:
+        return (bool(order.join) and order.join != self._name) or (bool(self._there) and not self._told)
+
+    def mind(self) -> bool:
+        order = self._p.order
+        if order is not None and order.join and order.join != self._name:
+            self._name, self._there, self._told = order.join, [], False
+            w = self._p.world
+            w.after(w.lag(0.02), self._come, order.join)
+        news, self._told = bool(self._there) and not self._told, bool(self._there)
+        return news
+
+    def take(self, name: str) -> list[RankProcess]:
+        there = self._there if self._name == name else []
+        self._name, self._there, self._told = "", [], False
+        return there
+
+    def _come(self, name: str) -> None:
+        """This process has come to the meeting: whoever is the last finds all the others there, or nobody does."""
+        p = self._p
+        if not p.alive or self._name != name:
+            return
+        others = [o for a in p.world.agents for o in a.children.values() if o.alive and o.ahead._name == name]
+        here = sorted({o.rank: o for o in others}.values(), key=lambda o: o.rank)
+        near = all(p.world.network.reaches(p.agent.index, o.agent.index, "ranks") for o in here)
+        if len(here) < p.world.scenario.world_size or not near:
+            return
+        for o in here:
+            p.world.after(p.world.lag(0.01), o.ahead._connected, name, here)
+
+    def _connected(self, name: str, here: list[RankProcess]) -> None:
+        if self._p.alive and self._name == name:
+            self._there = list(here)
+            self._p.poke()

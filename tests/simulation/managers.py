@@ -113,6 +113,9 @@ class SimManager:
             logic.changed_job = False
             assert logic.job is not None
             self.host.hosting.journal.append(logic.record())
+            fault = w.at_record()
+            if fault is not None:
+                return self.host.hosting.crash(fault.journal)
             w.promises.on_any_job(self, logic.job)
             if w.manager is self:
                 w.promises.on_job(self, logic.job)

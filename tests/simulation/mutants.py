@@ -22,7 +22,7 @@ from onward.agent.keeper import Keeper
 from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic
 from onward.agent.stores import Asker, Stores
-from onward.core.agreement import Agreement, Copy, NoAgreement, Part, agree
+from onward.core.agreement import Agreement, Copy, NoAgreement, Part, _common_group, agree
 from onward.core.facts import RankFacts
 from onward.core.job import Facts, Job, current
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
@@ -215,6 +215,10 @@ def _always_settled(*args: Any) -> bool:
     return True
 
 
+def _any_group(copies: Any) -> str:
+    return max((c.joined for c in copies), default="")
+
+
 _DECIDING = [
     importlib.import_module(f"{room.__name__}.{module.name}")
     for room in (onward.core, onward.manager)
@@ -336,6 +340,11 @@ SWITCH_MUTANTS = (
     ),
     _mutant(
         "next step untold", "who follows is not told of local state that is ahead", (Feed, "end", _next_step_untold)
+    ),
+    _mutant(
+        "group of some",
+        "a group is taken that not all have connected",
+        *_everywhere(_common_group, _any_group),
     ),
     _mutant(
         "never settled",

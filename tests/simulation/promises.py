@@ -158,6 +158,10 @@ class Promises:
         self._check_state(p, "having followed")
         self.followed += 1
 
+    def on_not_joined(self, p: RankProcess, group: str) -> None:
+        """`p` is to go on in a group that it has not connected: the others would wait for it."""
+        self._broken(3, f"{p} is to take group {group}, and has none of that name")
+
     def on_arrive(self, p: RankProcess, form: Form) -> None:
         """`p` is told how to go on: what it had told its user must not be taken back."""
         if form.step < p.committed and not p.tx.was_damaged:

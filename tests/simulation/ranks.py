@@ -27,7 +27,7 @@ from onward.wire.messages import (
 )
 
 from .fabric import Op, Request, mix
-from .following import Ended, Feed, Following
+from .following import Ahead, Ended, Feed, Following
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class RankProcess:
         self.membership = Membership(0)
         self.requests: list[Request] = []
         self.tx = Transaction(self)
-        self.feed, self.following = Feed(self), Following(self)
+        self.feed, self.following, self.ahead = Feed(self), Following(self), Ahead(self)
         self._scope = Scope.SETUP
         self.committed = 0  # furthest step this process told its user about
         self.passed = 0  # steps whose block it has come out of, really or for show
@@ -372,7 +372,7 @@ class RankProcess:
                 resumed=self._resumed, serve=self.serve, fault=fault, local_steps=list(self.tx.safe_steps()),
                 between=len(self._results), light=self.tx.shape,
                 loadable=list(self._loadable), partly=list(self._partly),
-                feed=self.serve, follows=self.following.follows, broke=self.broke,
+                feed=self.serve, follows=self.following.follows, joined=self.ahead.joined, broke=self.broke,
             )
         )  # fmt: skip
 
@@ -473,7 +473,7 @@ class RankProcess:
         if order.form is not None:
             self._choose_partner(order.form.partner, order.generation)
         try:
-            yield from self._open(order.generation)
+            yield from self._open(order.generation, "")
         except (NotJoined, Interrupted):
             yield from self._fail_outside("could not form the group")
         self._report(Stage.FORMED)
@@ -507,6 +507,8 @@ class RankProcess:
                 yield from self._recover(True)
             yield from self._save_if_due()
             self.feed.begin_if_wanted()
+            if self.ahead.mind():
+                self._report(Stage.TRAINING)
             if self.tx.step >= n:
                 if (yield from self._finish()):
                     return
@@ -802,10 +804,15 @@ class RankProcess:
         last = 0
         while self._spare:
             order = yield from self._wait_order(
-                lambda o, g=last: (o.want == "form" and o.generation > g) or self.following.concerns(o)
+                lambda o, g=last: (
+                    (o.want == "form" and o.generation > g) or self.following.concerns(o) or self.ahead.concerns(o)
+                )
             )
             if order.want != "form":
-                yield from self.following.follow(order)
+                if self.ahead.mind():
+                    self.report_parked(self.following.claimed)
+                if self.following.concerns(order):
+                    yield from self.following.follow(order)
                 continue
             last = order.generation
             entered = yield from self._arrive_by_ghost(order)
@@ -815,6 +822,10 @@ class RankProcess:
                 self._report(Stage.PARKED, generation=0, fault=self._pending_fault)
                 self._pending_fault = None
         self.page.section = 0
+
+    @property
+    def order(self) -> RankOrder | None:
+        return self._order
 
     @property
     def is_wanted(self) -> bool:
@@ -914,7 +925,7 @@ class RankProcess:
         was_parked = self._spare
         try:
             self.at("open")
-            yield from self._open(order.generation)
+            yield from self._open(order.generation, form.joined)
             self._choose_partner(form.partner, order.generation)
             self.page.launched = 0
             yield from self._arrive(form, order.generation)
@@ -946,10 +957,18 @@ class RankProcess:
         self._report(self._through or Stage.TRAINING)
         return True
 
-    def _open(self, generation: int) -> Thread:
-        """Meet the others through the generation's store and connect to them."""
+    def _open(self, generation: int, joined: str) -> Thread:
+        """Meet the others through the generation's store and connect to them, where that is not done already."""
         w = self.world
         m = self.membership = Membership(generation)
+        there = self.ahead.take(joined)
+        if joined:
+            if len(there) < w.scenario.world_size:
+                w.promises.on_not_joined(self, joined)
+            m.key = (generation, joined)
+            m.peers += there
+            w.promises.on_joined(self)
+            return
         mine = f"{self.agent.index}.{self.number}"
         yield from self._store(generation, "set", f"{generation}/{self.rank}", value=mine.encode())
         names = []

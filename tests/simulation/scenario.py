@@ -42,6 +42,7 @@ class Fault:
     other: int = -1  # one that is on the same side of a cut
     links: str = "all"  # that are cut: all, managers or peers
     silent: bool = False  # nobody is told of the cut
+    record: int = 0  # of a manager: when so many have been written in all, and nobody was told of the last
     journal: str = "kept"  # what a new manager finds: kept, torn (the last record is missing), lost
     always: bool = False  # a bug in the script: fires every time
     fired: int = 0

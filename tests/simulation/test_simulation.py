@@ -125,6 +125,15 @@ def switched(seed: int, trace: bool = False) -> World:
 _MORE_SWITCHES = pytest.param(range(24, 600), marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
 
 
+# A node dies in the middle of a switch, and what its partner had kept of its ranks was not there in time, or was old.
+_FOUND = (343, 607, 736, 754, 984)
+
+
+@pytest.mark.parametrize("seed", _FOUND)
+def test_what_a_switch_had_lost(seed: int) -> None:
+    assert not switched(seed).run().broken
+
+
 @pytest.mark.parametrize("switches", [range(24), _MORE_SWITCHES], ids=str)
 def test_promises_hold_while_a_node_is_switched(switches: range) -> None:
     kinds: Counter[str] = Counter()

@@ -92,6 +92,7 @@ class World:
         self.by_id = {a.member.id: a for a in self.agents}
         self.phase = ""
         self._given_up: set[int] = set()  # agents whose pods are being taken away
+        self.records = 0  # written by all managers together
         self._waiting_for_point: dict[str, list[Fault]] = {}
         self._waiting_for_phase: list[Fault] = []
         self._entered: dict[str, int] = {}
@@ -100,7 +101,7 @@ class World:
                 self._waiting_for_point.setdefault(fault.point, []).append(fault)
             elif fault.phase:
                 self._waiting_for_phase.append(fault)
-            else:
+            elif not fault.record:
                 self.after(fault.at, self.fire, fault)
         for agent in self.agents[: s.nodes]:
             agent.begin()
@@ -240,6 +241,15 @@ class World:
             return fault
         return None
 
+    def at_record(self) -> Fault | None:
+        """One more has been written. The fault that is due, if any."""
+        self.records += 1
+        for fault in self.scenario.faults:
+            if fault.record == self.records:
+                self._count_fault(fault, f"manager, having written record {self.records}, journal {fault.journal}")
+                return fault
+        return None
+
     def _count_fault(self, fault: Fault, where: str) -> None:
         fault.fired += 1
         self.fired.append(fault)
@@ -286,10 +296,13 @@ class World:
         if manager is None or self.holder_of(fault.node) is None:
             self.after(0.1, self._call_sub_healthy, fault)
             return
-        self._count_fault(fault, f"node {fault.node}")
+        if not fault.fired:
+            self._count_fault(fault, f"node {fault.node}")
         notice = Notice(op="report", level="sub-health", code="x", node=str(fault.node))
         manager.logic.on_fault_request("", FaultRequest(uid=uid, notice=notice), manager.clock)
         manager.flush()
+        if not manager.alive:  # and has not answered
+            self.after(0.1, self._call_sub_healthy, fault)
 
     def _cut(self, fault: Fault) -> None:
         side = frozenset({fault.node, fault.other} - {-1})

@@ -134,6 +134,34 @@ def test_one_that_knows_the_token_is_let_in() -> None:
     assert refused is None
 
 
+def test_no_side_keeps_small_messages_back() -> None:
+    """Nagle's algorithm has the second of two answers wait until the first is acknowledged, which can take 40 ms."""
+    delays: list[int] = []
+
+    def look(writer: asyncio.StreamWriter) -> None:
+        delays.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept_peer(reader, writer, TOKEN, LIMIT_S)
+        look(writer)
+        writer.close()
+
+    async def go() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as plain:  # as the agents' and the manager's are
+            async with await asyncio.start_server(serve, sock=plain):
+                with socket.socket() as near:
+                    near.setblocking(False)
+                    await asyncio.get_running_loop().sock_connect(near, plain.getsockname())
+                    reader, writer = await asyncio.open_connection(sock=near)
+                    await greet_server(reader, writer, TOKEN, LIMIT_S)
+                    look(writer)
+                    await asyncio.wait_for(reader.read(), LIMIT_S)
+                    writer.close()
+
+    asyncio.run(go())
+    assert delays == [1, 1]
+
+
 def test_a_wrong_token_is_refused() -> None:
     refused, _ = meet(lambda r, w: greet_server(r, w, b"another secret", LIMIT_S))
     assert refused is not None

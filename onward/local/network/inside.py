@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from onward.local.shelf import Hand
 from onward.local.shim import linux
+from onward.wire.frames import send_at_once
 
 T = TypeVar("T")
 
@@ -33,7 +34,9 @@ class Inside:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def listen(self, address: str, port: int) -> socket.socket:
-        return await self._open("TCP", address, port, lambda: socket.create_server((address, port), backlog=256))
+        sock = await self._open("TCP", address, port, lambda: socket.create_server((address, port), backlog=256))
+        send_at_once(sock)  # and with it those that it accepts
+        return sock
 
     async def bound(self, address: str, port: int) -> socket.socket:
         """A socket for datagrams that others know."""
@@ -72,6 +75,7 @@ class Inside:
         except BaseException:
             sock.close()
             raise
+        send_at_once(sock)
         return sock
 
     def close(self) -> None:

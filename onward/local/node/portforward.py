@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import struct
 
 from aiohttp import WSMsgType, web
@@ -40,7 +39,6 @@ class Pod:
         for address in self._addresses:
             try:
                 sock = await self._inside.connect(address, port, CONNECT_S)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return await asyncio.open_connection(sock=sock)
             except (OSError, OverflowError, asyncio.TimeoutError) as e:
                 why = e

@@ -20,7 +20,15 @@ class Gloo(Backend):
     sockets = True
 
     def connect(self, place: Place) -> Any:
+        return self.join(place, self.listen(place.address))
+
+    def listen(self, address: str) -> Any:
+        """Where the others will call."""
+        return dist.ProcessGroupGloo.create_device(hostname=address)
+
+    def join(self, place: Place, device: Any) -> Any:
+        """Call them, and be called. Waits for all."""
         options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=place.address)]
+        options._devices = [device]
         options._timeout = timedelta(seconds=place.timeout_s)
         return dist.ProcessGroupGloo(place.store, place.rank, place.size, options)
