@@ -41,12 +41,12 @@ def _locked(state: Path, make: bool) -> int:
     """-1: somebody else is at work, or has just taken the directory away."""
     try:
         if make:
-            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(state)
         fd = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return -1
     except OSError as e:
-        raise UsageError(f"cannot use {state}: {e.strerror}; choose another with --state") from e
+        raise _unfit(state, e) from e
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(fd).st_ino == os.stat(state).st_ino:
@@ -55,3 +55,14 @@ def _locked(state: Path, make: bool) -> int:
         pass
     os.close(fd)
     return -1
+
+
+def _make(state: Path) -> None:
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileNotFoundError as e:  # a place like /proc, where nothing can be made
+        raise _unfit(state, e) from e
+
+
+def _unfit(state: Path, why: OSError) -> UsageError:
+    return UsageError(f"cannot use {state}: {why.strerror}; choose another with --state")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from onward.local.api.discovery import UNSERVED, sub_verbs
 from onward.local.api.registry import VERBS, Registry, Resource
+from onward.local.api.server import IMPERSONATION, UNSERVED_PATHS
 from onward.local.api.subresources import REASONS
 
 
@@ -41,7 +42,8 @@ def refused(registry: Registry) -> list[str]:
     lines = ["| path | why |", "|---|---|"]
     for each in registry.all():
         lines += [f"| {each.plural}/{sub} | {REASONS[sub]} |" for sub in each.subresources if sub in UNSERVED]
-    return lines
+    lines += [f"| /{first} | {why} |" for first, why in UNSERVED_PATHS.items()]
+    return [*lines, f"| any, with `--as` (`Impersonate-User` ...) | {IMPERSONATION} |"]
 
 
 if __name__ == "__main__":

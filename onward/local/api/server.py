@@ -14,6 +14,7 @@ from onward.local.api import (
     accounts,
     deletion,
     discovery,
+    health,
     openapi,
     patches,
     protobuf,
@@ -34,6 +35,7 @@ from onward.local.api.status import (
     method_not_allowed,
     no_such_path,
     not_acceptable,
+    not_supported,
     unsupported_media,
     wrong,
 )
@@ -78,10 +80,12 @@ class Server:
 
     async def _authorized(self, request: web.Request) -> web.StreamResponse:
         path = request.path
-        if path in ("/healthz", "/livez", "/readyz"):
-            return web.Response(text="ok")
+        healthy = health.answer(request)
+        if healthy is not None:
+            return healthy
         if not path.startswith("/version") or request.headers.get("Authorization"):
             self.identify(request)
+        refuse_options(request)
         if path == "/version":
             return _json(discovery.VERSION)
         if request.method == "GET":
@@ -275,6 +279,23 @@ class Server:
         head = {"kind": target.resource.many, "apiVersion": target.resource.api_version, "metadata": list_meta(page)}
         items = b",".join(views.raw_in_list(target.resource, item) for item in page.items)
         return _raw(encode(head)[:-1] + b',"items":[' + items + b"]}")
+
+
+UNSERVED_PATHS = {
+    "metrics": "this server does not measure itself; bench/apiserver.py does",
+    "logs": "the logs of this cluster's processes are in the directory logs of its state",
+    "debug": "there is no profiler in this server",
+}
+IMPERSONATION = "everybody here may do everything, so nobody else is there to be; use a token of theirs"
+
+
+def refuse_options(request: web.Request) -> None:
+    """What would change the meaning of any request, and what stands beside the resources."""
+    if any(name.lower().startswith("impersonate-") for name in request.headers):
+        raise not_supported(f"impersonation is not supported: {IMPERSONATION}")
+    first = request.path.strip("/").partition("/")[0]
+    if first in UNSERVED_PATHS:
+        raise not_supported(f"/{first} is not supported: {UNSERVED_PATHS[first]}")
 
 
 def list_meta(page: Page, custom: bool = False) -> Json:

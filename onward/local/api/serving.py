@@ -23,6 +23,7 @@ from onward.local.api.server import Server
 from onward.local.api.settings import MANAGER, Settings
 from onward.local.api.store import Change, Store, StoreError
 from onward.local.daemon import LONGEST_LINE
+from onward.local.unreadable import server_log
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
@@ -136,7 +137,7 @@ async def serve(settings: Settings) -> AsyncIterator[Running]:
         server = Server(api, {admin: "admin", node: "onward:node"}, f"{shown}:{port}")
         runner = web.AppRunner(
             server.app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True,
-            max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
+            max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE, logger=server_log("local.api"),
         )  # fmt: skip
         await runner.setup()
         tasks = garbage.start(api)

@@ -28,6 +28,7 @@ def status(
     main_statuses = [_container(c, facts, problem, old.get("containerStatuses"), False) for c in spec["containers"]]
     phase = _phase(spec, init_statuses, main_statuses, facts)
     result: Obj = {
+        **_seen(pod),
         "phase": phase,
         "hostIP": addresses["hostIP"],
         "hostIPs": [{"ip": addresses["hostIP"]}],
@@ -48,6 +49,7 @@ def status(
 def failed(pod: Obj, reason: str, message: str, addresses: Mapping[str, str], now: float) -> Obj:
     """The node refuses the pod."""
     return {
+        **_seen(pod),
         "phase": "Failed",
         "reason": reason,
         "message": message,
@@ -55,6 +57,12 @@ def failed(pod: Obj, reason: str, message: str, addresses: Mapping[str, str], no
         "hostIP": addresses["hostIP"],
         "qosClass": (pod.get("status") or {}).get("qosClass") or qos_class(pod["spec"]),
     }
+
+
+def _seen(pod: Obj) -> Obj:
+    """Of which spec this is the status: since 1.35 pods say it, too."""
+    generation = pod["metadata"].get("generation")
+    return {"observedGeneration": generation} if generation else {}
 
 
 def _container(container: Obj, facts: Facts, problem: Any, old: list[Obj] | None, init: bool) -> Obj:
@@ -155,7 +163,7 @@ def _conditions(
         before = old.get(kind)
         same = before is not None and before.get("status") == entry["status"]
         entry["lastTransitionTime"] = before["lastTransitionTime"] if same and before else stamp(now)
-        entry["lastProbeTime"] = None
+        entry |= {"lastProbeTime": None, **_seen(pod)}
         found.append(entry)
 
     add("PodReadyToStartContainers", bool(facts.get("containers")) and not facts.get("done"))

@@ -15,6 +15,7 @@ from onward.local.daemon import LONGEST_LINE
 from onward.local.node import attach, execute, logs, portforward
 from onward.local.node.agent import Agent
 from onward.local.node.sandbox import Local
+from onward.local.unreadable import server_log
 
 
 class NodeServer:
@@ -36,7 +37,7 @@ class NodeServer:
     @web.middleware
     async def _let_in(self, request: web.Request, handler: object) -> web.StreamResponse:
         assert callable(handler)
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode(errors="replace")
         try:
             token = self._token_file.read_text().strip().encode()
         except OSError:
@@ -54,7 +55,7 @@ class NodeServer:
         uid = request.query.get("uid")
         found = [p for p in self._agent.locals.values() if p.key == key and uid in (None, p.uid)]
         if not found:
-            raise web.HTTPNotFound(text=f'pod "{key}" does not run on this node\n')
+            raise web.HTTPNotFound(text=f"pod {key!a} does not run on this node\n")
         return max(found, key=lambda p: p.started_at)
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
@@ -146,6 +147,7 @@ async def listen(agent: Agent, token_file: Path, sock: socket.socket) -> web.App
     runner = web.AppRunner(
         NodeServer(agent, token_file).application(),
         access_log=None,
+        logger=server_log("local.node"),
         handler_cancellation=True,
         max_line_size=LONGEST_LINE,
     )

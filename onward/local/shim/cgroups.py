@@ -32,13 +32,17 @@ class Group:
                 self._delegate(path)
 
     def _delegate(self, path: str) -> None:
-        """In version 2 a controller is usable below a group only if each group above passes it on."""
-        parent = os.path.dirname(path)
-        for controller in CONTROLLERS:
-            try:
-                _write(f"{parent}/cgroup.subtree_control", f"+{controller}")
-            except OSError:
-                pass  # seen again when a limit cannot be set
+        """In version 2 a controller is usable below a group only if each group above passes it on, the root's first."""
+        place = ROOT
+        for name in os.path.relpath(path, ROOT).split("/"):
+            file = f"{place}/cgroup.subtree_control"
+            for controller in CONTROLLERS:
+                try:
+                    if controller not in _read(file).split():
+                        _write(file, f"+{controller}")
+                except OSError:
+                    pass  # seen again when a limit cannot be set
+            place = f"{place}/{name}"
 
     def limit(self, memory_bytes: int, cpu_millis: int) -> str:
         """Set limits (0: none). Returns what could not be set, as a sentence, or nothing."""
@@ -56,8 +60,10 @@ class Group:
     def _limit_memory(self, size: int) -> None:
         if self.version == 2:
             _write(f"{self.paths[0]}/memory.max", str(size))
-            if os.path.exists(f"{self.paths[0]}/memory.swap.max"):
-                _write(f"{self.paths[0]}/memory.swap.max", "0")
+            # No swap; and who is out of memory ends as a whole, as the kubelet has it since 1.28.
+            for file, text in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+                if os.path.exists(f"{self.paths[0]}/{file}"):
+                    _write(f"{self.paths[0]}/{file}", text)
             return
         path = self._of("memory")
         _write(f"{path}/memory.limit_in_bytes", str(size))
@@ -110,6 +116,11 @@ class Group:
 
     def kill(self, spare: int = 0) -> None:
         """SIGKILL to all of them, until nobody is left. `spare`: one who is not killed."""
+        if self.version == 2 and self.paths and not spare:
+            try:
+                _write(f"{self.paths[0]}/cgroup.kill", "1")  # all at once: nobody forks faster (Linux 5.14)
+            except OSError:
+                pass
         deadline = time.monotonic() + KILL_S
         while time.monotonic() < deadline:
             pids = [pid for pid in self.pids() if pid != spare]
@@ -139,6 +150,11 @@ class Group:
 def _write(path: str, text: str) -> None:
     with open(path, "w") as f:
         f.write(text)
+
+
+def _read(path: str) -> str:
+    with open(path) as f:
+        return f.read()
 
 
 def find(name: str) -> Group:

@@ -115,3 +115,26 @@ def test_questions_are_answered(api: ApiProcess, namespace: str, resource: Resou
         body.update(metadata={"name": "b"}, target={"kind": "Node", "name": "n"})
     assert "status" in api.ok("POST", place, body)
     assert api.call("GET", place)[0] == 405
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/logs", "/logs/kube-apiserver.log", "/debug/pprof/"])
+def test_what_stands_beside_the_resources_is_refused(api: ApiProcess, path: str) -> None:
+    code, answer = api.call("GET", path)
+    assert code == 501
+    assert "is not supported" in answer["message"]
+
+
+@pytest.mark.parametrize("header", ["Impersonate-User", "impersonate-group", "Impersonate-Extra-Scopes"])
+def test_nobody_is_silently_taken_for_somebody_else(api: ApiProcess, header: str) -> None:
+    for path in ("/api/v1/nodes", "/api", "/version"):
+        code, text, _ = api.raw("GET", path, None, {header: "bob"})
+        assert code == 501
+        assert b"impersonation is not supported" in text
+
+
+def test_health_in_words(api: ApiProcess) -> None:
+    for kind in ("livez", "readyz", "healthz"):
+        assert api.raw("GET", f"/{kind}?verbose")[1] == f"[+]ping ok\n[+]etcd ok\n{kind} check passed\n".encode()
+        assert api.raw("GET", f"/{kind}/ping")[:2] == (200, b"ok")
+        assert api.raw("GET", f"/{kind}/nothing")[0] == 404
+    assert b"[+]etcd excluded: ok\n" in api.raw("GET", "/readyz?verbose&exclude=etcd")[1]

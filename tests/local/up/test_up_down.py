@@ -71,6 +71,7 @@ def test_mistakes_are_told_at_once_and_leave_nothing(tmp_path: Path, capsys: pyt
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thing").touch()
     assert "is not empty and holds no cluster" in say("up", state=tmp_path / "full")[1]
+    assert "cannot use /proc/onward" in say("up", state=Path("/proc/onward"))[1]
     assert "nothing to take down" in say("down")[1]
     assert "onward up starts one" in say("status")[1]
 
