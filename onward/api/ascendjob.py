@@ -109,8 +109,8 @@ class _Reader:
             return  # not submitted yet: generateName, or a fragment
         leader = LEADERS.get(self.marks.labels.get(marks.FRAMEWORK, ""), LEADERS[MINDSPORE])
         longest = LONGEST_NAME - len(f"-{leader}-0")
-        if len(name) > longest or not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
-            allowed = f"use up to {longest} lower-case letters, digits and dashes"
+        if len(name) > longest or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
+            allowed = f"use up to {longest} lower-case letters, digits and dashes, a letter first"
             what = f"the name {name!r} cannot be that of a service; {allowed}"
             self._problem("InvalidName", what, "metadata", "name")
 

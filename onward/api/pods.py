@@ -223,10 +223,11 @@ def service(job: Job) -> Obj | None:
     if leader is None:
         return None
     ports = {str(p["name"]): p for p in leader.main.get("ports") or () if p.get("name")}
-    listed = [
-        {"name": name, "port": int(p["containerPort"]), "protocol": p.get("protocol") or "TCP"}
-        for name, p in ports.items()
-    ]
+    listed: list[Obj] = []
+    for name, p in ports.items():
+        port = {"port": int(p["containerPort"]), "protocol": p.get("protocol") or "TCP"}
+        if all(port.items() - other.items() for other in listed):  # a service has each once, whatever it is called
+            listed.append({"name": name, **port})
     if all(port["port"] != MANAGER_PORT for port in listed):
         name = MANAGER_PORT_NAME if MANAGER_PORT_NAME not in ports else "onward-port"
         listed.append({"name": name, "port": MANAGER_PORT, "protocol": "TCP"})

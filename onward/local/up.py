@@ -7,6 +7,7 @@ import asyncio
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from onward.api.crds import crds
@@ -62,6 +63,7 @@ def _new(asked: argparse.Namespace, plan: Plan, state: Path) -> int:
     except OSError as e:
         raise UsageError(f"cannot use {state}: {e.strerror}; choose another with --state") from e
     try:
+        plan = _connected(plan, state)
         _start(plan, state)
     except BaseException:
         from onward.local.down import take_down
@@ -70,6 +72,20 @@ def _new(asked: argparse.Namespace, plan: Plan, state: Path) -> int:
         raise
     _tell(plan, state, asked.merge_kubeconfig)
     return 0
+
+
+def _connected(plan: Plan, state: Path) -> Plan:
+    """Of clusters that begin at once and choose the same addresses, one has them, and the others choose again."""
+    while plan.network == "pods":
+        network = wiring.Wiring(plans.cluster_id(state), plan)
+        try:
+            network.build()
+            break
+        except wiring.Taken:
+            network.remove_all()
+            plan = replace(plan, octet=wiring.free_octet())
+            plans.save(plan, state)
+    return plan
 
 
 def _plan(asked: argparse.Namespace) -> Plan:
@@ -196,7 +212,10 @@ def _start(plan: Plan, state: Path) -> None:
     (state / "run").mkdir(exist_ok=True)
     (state / "run" / "ending").unlink(missing_ok=True)
     if plan.network == "pods":
-        wiring.Wiring(plans.cluster_id(state), plan).build()
+        try:
+            wiring.Wiring(plans.cluster_id(state), plan).build()
+        except wiring.Taken as e:
+            raise UsageError(f"{e}; take that one down first") from e
     processes.start_supervisor(state)
     asyncio.run(_until_ready(plan, state))
 

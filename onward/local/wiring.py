@@ -28,6 +28,10 @@ class WiringError(OnwardError):
     """A command that sets the network up has failed."""
 
 
+class Taken(WiringError):
+    """Another cluster of this machine has these addresses."""
+
+
 def possible() -> str:
     """Why pods cannot have a network of their own here; empty when they can."""
     if os.geteuid() != 0:
@@ -105,7 +109,7 @@ class Wiring:
         _forward(namespace)
 
     def build(self) -> None:
-        """The switch, and this machine's own cable to it."""
+        """The switch, and this machine's own cable to it. Raises Taken."""
         self._make(self.switch)
         plan = self._plan
         _batch(
@@ -122,13 +126,22 @@ class Wiring:
         if not os.path.exists(f"/sys/class/net/{cable}"):
             _ip("link", "add", cable, "type", "veth", "peer", "name", "host", "netns", self.switch)
         _batch(["link set host master br0 up"], self.switch)
+        self._claim(cable)
         _batch(
             [
                 f"addr add {plan.host_address}/24 dev {cable}",
-                f"link set {cable} up",
-                f"route add {plan.cidr} via {plan.switch_address}",
+                f"route replace {plan.cidr} via {plan.switch_address}",
             ]
         )
+
+    def _claim(self, cable: str) -> None:
+        """The route is whose it is first: the kernel has one of each."""
+        _ip("link", "set", cable, "up")
+        _ip("route", "add", self._plan.cidr, "dev", cable, check=False)
+        routes = json.loads(_ip("-json", "route", "show", "exact", self._plan.cidr) or "[]")
+        others = [str(route.get("dev")) for route in routes if route.get("dev") != cable]
+        if others:
+            raise Taken(f"{self._plan.cidr} leads to another cluster of this machine already ({others[0]})")
 
     def build_node(self, node: NodePlan, connected: bool = True) -> None:
         """`connected`: not if it is cut off; a process that is started anew must not mend that."""

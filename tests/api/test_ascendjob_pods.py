@@ -360,6 +360,7 @@ def test_a_pod_carries_which_template_it_was_made_from() -> None:
 
 def test_the_service_is_the_leaders() -> None:
     ports = [{"containerPort": 8000, "name": "ttp-port"}, {"containerPort": 9999}]
+    ports += [{"containerPort": 8000, "name": "again"}]
     service = pods.service(good(job(Master=role(container={"ports": ports}), Worker=role())))
     assert service is not None
     assert service["metadata"]["name"] == "gpt-master-0"

@@ -155,6 +155,7 @@ WRONG: list[tuple[str, Change, str, str]] = [
     ("fault filter", _annotation("huawei.com/schedule.filter.faultCode", "80C:x"), "InvalidFaultFilter",
      "CODE:SECONDS"),
     ("name with dots", _set("metadata", "name", value="a.b"), "InvalidName", "a.b"),
+    ("no name of a service", _set("metadata", "name", value="9x"), "InvalidName", "a letter first"),
     ("long name", _set("metadata", "name", value="x" * 55), "InvalidName", "up to 54"),
 ]  # fmt: skip
 

@@ -16,6 +16,8 @@ from kubernetes.stream import portforward
 from onecluster import OneCluster
 
 from onward.kube.objects import NODES
+from onward.local import plan as plans
+from onward.local import up, wiring
 
 SERVER = (
     "python3 -c \"import http.server as h, os; h.HTTPServer(('', 8080), h.SimpleHTTPRequestHandler).serve_forever()\""
@@ -190,3 +192,20 @@ def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
     p = kubectl(*words, "sh", "-c", "echo seen; exit 5")
     assert p.returncode == 5, p.stderr
     assert "seen" in p.stdout
+
+
+def test_no_two_clusters_of_a_machine_have_one_network(cluster: OneCluster, tmp_path: Path) -> None:
+    """Where a second one chose the same, its pods were unheard, and those of the first were taken for them."""
+    plan = plans.load(cluster.state)
+    network = wiring.Wiring(plans.cluster_id(tmp_path), plan)
+    try:
+        with pytest.raises(wiring.Taken, match=f"{plans.cluster_id(cluster.state)}h"):
+            network.build()
+        other = up._connected(plan, tmp_path)
+        assert other.octet != plan.octet
+        assert plans.load(tmp_path) == other
+        routes = json.loads(subprocess.check_output(["ip", "-json", "route", "show", "exact", other.cidr]))
+        assert [route["dev"] for route in routes] == [f"{plans.cluster_id(tmp_path)}h"]
+        assert up._connected(other, tmp_path) == other, "it can be repeated"
+    finally:
+        network.remove_all()
