@@ -118,7 +118,8 @@ def judge(job: Wanted, losses: list[Loss], seen: Seen, now: float) -> Verdict:
     insight, fresh = seen.insight, now < seen.insight_until
     if insight is None and fresh and seen.lately is not None and (seen.lately.over or not failed):
         insight = seen.lately  # a pod that is gone may have been the one with the manager: another takes over
-    if insight is None and fresh and (job.recovers or failed):
+    somebody = any(not pod.over and pod.deleting is None for pod in seen.pods)
+    if insight is None and fresh and somebody and (job.recovers or failed):
         return Verdict(hold_until=seen.insight_until, why=f"{told}; waiting for what the job's manager says")
     goes_on = insight is not None and insight.recovers and not insight.over
     if failed and not goes_on:

@@ -36,6 +36,8 @@ from onward.operator import places, views
 JOBS = Resource(ascendjob.GROUP, ascendjob.VERSION, ascendjob.PLURAL, ascendjob.KIND)
 OURS = f"{pods.OPERATOR_NAME}={pods.CONTROLLER}"
 SYNC_S = 120.0
+FIRST_S = 5.0  # so long a manager may take to be heard for the first time, before pods are judged without it
+RETURN_S = 20.0  # where there was one in office, so long it is worth waiting for what it says
 
 
 @dataclass
@@ -166,7 +168,9 @@ class Eyes:
     def memory(self, obj: Obj) -> Memory:
         found = self.memories.get(key_of(obj))
         if found is None or found.uid != uid_of(obj):
-            found = self.memories[key_of(obj)] = Memory(uid_of(obj))
+            record = views.read_record(obj.get("status") or {})
+            wait_s = RETURN_S if record.begun == record.floor else FIRST_S
+            found = self.memories[key_of(obj)] = Memory(uid_of(obj), insight_until=now() + wait_s)
         return found
 
     def forget(self, key: str) -> None:

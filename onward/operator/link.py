@@ -19,7 +19,7 @@ from onward.errors import WireError
 from onward.kube.client import ApiError, Unreachable, backoff_s
 from onward.kube.informer import happened
 from onward.log import get_logger
-from onward.operator.eyes import Memory, now
+from onward.operator.eyes import RETURN_S, Memory, now
 from onward.wire.frames import decode, greet_server, pack, read_frame
 from onward.wire.messages import ClusterFacts, JobFacts, NodeFault, encoder, from_manager
 
@@ -29,8 +29,6 @@ CONNECT_S = 2.0
 GREETING_S = 5.0
 SILENCE_S = 6.0  # a manager speaks every second
 MANNED_S = 3.0  # one that is not in office after so long is not the one
-FIRST_S = 5.0  # so long a manager may take to be heard for the first time, before pods are judged without it
-RETURN_S = 20.0  # after the way was cut, so long it is worth waiting for what the manager says
 DESPERATE = 6  # tries in vain, about so many seconds in all, before others are asked than the leader
 MOST = 16
 FAITHFUL = 3  # tries at one door before others are looked for: its host starts a manager again
@@ -62,7 +60,6 @@ class Link:
         really_gone: Callable[[list[str]], Awaitable[list[str]]],
     ) -> None:
         self._memory, self._changed, self._really_gone = memory, changed, really_gone
-        memory.insight_until = now() + FIRST_S
         self._situation = Situation()
         self._moved = asyncio.Event()
         self._gone: set[str] = set()
@@ -144,7 +141,7 @@ class Link:
                     self._answers.append(message.hopeless)
                     return False
         except ConnectionRefusedError:
-            if not self._doors:  # nobody is there to be waited for
+            if not self._doors and not self._situation.begun:  # nobody is there to be waited for
                 self._memory.insight_until = min(self._memory.insight_until, now())
         except (WireError, OSError, ValueError, asyncio.TimeoutError) as e:
             log.debug("%s: %s", door, str(e) or type(e).__name__)

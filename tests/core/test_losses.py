@@ -149,6 +149,8 @@ def test_a_crash_waits_a_moment_for_the_managers_word() -> None:
     held = judge(RECOVER, find_losses(RECOVER, seen), seen, 40.0)
     assert held.hold_until == 50.0
     assert not held.fatal
+    nobody = replace(ALL, insight_until=50.0)
+    assert judge(RECOVER, find_losses(RECOVER, nobody), nobody, 40.0).hold_until is None, "whom could it hear?"
     over = replace(seen, lately=Insight(phase="Failed", over=True, recovers=True))
     assert judge(RECOVER, find_losses(RECOVER, over), over, 40.0).everybody, "it has said that it is over"
     late = judge(RECOVER, find_losses(RECOVER, seen), seen, 51.0)

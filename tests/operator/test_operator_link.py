@@ -349,6 +349,25 @@ def test_an_operator_that_comes_later_hears_the_manager_though_nothing_happens(r
     tell(real, story)
 
 
+def test_a_pod_that_went_while_no_operator_was_there_costs_nothing_when_its_job_goes_on(real: Access) -> None:
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        lost = uid_of(world.pod("job-worker-0"))
+        inner.fate.before = lambda request: "drop"  # type: ignore[method-assign]  # the next one sees nothing yet
+        inner.fate.kill.set()
+        await inner.fall_silent("job-worker-0")
+        await world.client.delete(PODS, "job-worker-0", world.namespace)
+        await world.until(lambda: not uid_of(world.pod("job-worker-0")), "it is gone")
+        inner.fate.before = lambda request: ""  # type: ignore[method-assign]
+        await world.until(lambda: uid_of(world.pod("job-worker-0")) not in ("", lost), "it is replaced")
+        inner.join("job-worker-0", 1)
+        await world.until(lambda: world.state("job") == "Running", "it runs")
+        assert world.restarts("job") == 0
+
+    tell(real, story)
+
+
 def test_a_new_leader_is_asked_at_once_however_long_the_one_before_gave_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
