@@ -48,6 +48,11 @@ class Gang:
         """It was whole, and is not now."""
         return self.started and self.missing > 0
 
+    @property
+    def partial(self) -> bool:
+        """It holds nodes for nothing until it has the rest."""
+        return self.held > 0 and self.missing > 0
+
     def task_minima(self) -> Mapping[str, int]:
         """A minimum for the gang below the sum of those of its tasks lets the tasks free, as in Volcano."""
         return self.min_task if sum(self.min_task.values()) <= self.min_member else {}

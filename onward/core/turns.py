@@ -1,7 +1,8 @@
 """Whose turn it is: the order in which gangs are tried, what their queues allow, and who is held back so that nobody
 starves. Pure but for the board.
 
-1. Gangs that had all they need and lost a pod come first: they hold the rest for nothing until they are whole.
+1. Gangs that had all they need and lost a pod, or of which only a part could be bound, come first: they hold the rest
+   for nothing until they are whole.
 2. Then the higher priority; among equals the queue that has least for its weight; in a queue who came first.
 3. Whoever does not fit is passed by those behind it: small gangs fill what a big one cannot use.
 4. A gang that has waited for `patience_s` is not passed any more: nodes that its pods could use are closed to everybody
@@ -149,16 +150,19 @@ def _no_queue(gang: Gang, queue: Queue | None) -> Outcome:
 
 
 def _in_order(board: Board, gangs: Sequence[Gang], queues: Mapping[str, Queue]) -> Iterator[Gang]:
-    broken = sorted((g for g in gangs if g.broken), key=_fifo)
-    yield from broken
+    yield from sorted((g for g in gangs if _first(g)), key=_fifo)
     lines: dict[str, list[Gang]] = {}
-    for gang in sorted((g for g in gangs if not g.broken), key=_fifo, reverse=True):
+    for gang in sorted((g for g in gangs if not _first(g)), key=_fifo, reverse=True):
         lines.setdefault(gang.queue, []).append(gang)
     while lines:
         name = min(lines, key=lambda q: (-lines[q][-1].priority, _share(board, queues.get(q)), _fifo(lines[q][-1])))
         yield lines[name].pop()
         if not lines[name]:
             del lines[name]
+
+
+def _first(gang: Gang) -> bool:
+    return gang.broken or gang.partial
 
 
 def _share(board: Board, queue: Queue | None) -> float:

@@ -2,7 +2,8 @@
 
 A pass is made when something changed, and changes that come together are one pass. What was decided counts at once
 (`assumed`), long before the watch shows it, so two passes never give away the same place twice. Bindings are written
-beside the passes; a gang whose bindings are under way is left alone until they have ended, one way or the other.
+beside the passes; a gang whose bindings are under way is left alone until they have ended, one way or the other, and
+until then nobody else gets the places that were decided for it.
 """
 
 from __future__ import annotations
@@ -245,36 +246,37 @@ class Scheduler:
     def _start(self, outcome: Outcome) -> None:
         self._assumed.update(outcome.nodes)
         key = outcome.gang.key
-        task = asyncio.ensure_future(self._bind_all(outcome))
-        self._binding[key] = task
-        task.add_done_callback(lambda done: self._ended(key, done))
+        self._binding[key] = asyncio.ensure_future(self._settle(outcome))
 
-    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
-        self._binding.pop(key, None)
-        self._dirty.add(key)
-        self._changed.set()
-        if not task.cancelled() and task.exception() is not None:
-            log.error("binding gang %s", key, exc_info=task.exception())
-
-    async def _bind_all(self, outcome: Outcome) -> None:
+    async def _settle(self, outcome: Outcome) -> None:
+        gang = outcome.gang
         members = {key: self._roll.members[key] for key in outcome.nodes if key in self._roll.members}
-        group = None if outcome.gang.single else self._groups.get(outcome.gang.key)
+        bound: set[str] = set()
         try:
-            if group is not None and not outcome.gang.started:
-                await self._groups.admit(group)
+            bound = await self._bind_all(gang, members, outcome.nodes)
         except (ApiError, Unreachable) as e:
-            log.info("gang %s: %s; again soon", outcome.gang.key, e)
-            for key, member in members.items():
-                self._give_back(key, member)
-            return
-        await asyncio.gather(*(self._bind(key, m, outcome.nodes[key]) for key, m in members.items()))
+            log.info("gang %s: %s; again soon", gang.key, e)
+        except Exception:
+            log.exception("binding gang %s", gang.key)
+        del self._binding[gang.key]
+        for key in members.keys() - bound:
+            self._give_back(key, members[key])
+        self._dirty.add(gang.key)
+        self._changed.set()
 
-    async def _bind(self, key: str, member: Member, node: str) -> None:
+    async def _bind_all(self, gang: Gang, members: dict[str, Member], nodes: dict[str, str]) -> set[str]:
+        """Which of them have a node in the end."""
+        group = None if gang.single else self._groups.get(gang.key)
+        if group is not None and not gang.started:
+            await self._groups.admit(group)
+        found = await asyncio.gather(*(self._bind(member, nodes[key]) for key, member in members.items()))
+        return {key for key, has in zip(members, found, strict=True) if has}
+
+    async def _bind(self, member: Member, node: str) -> bool:
         found = await self._binder.bind(member.pod, node)
         if found:
             self._words.placed(member.pod, found)
-        else:
-            self._give_back(key, member)
+        return bool(found)
 
     def _give_back(self, key: str, member: Member) -> None:
         """It did not get its node. What the watch has shown meanwhile counts more."""
@@ -282,7 +284,6 @@ class Scheduler:
         if now is not None and now.uid == member.uid and not now.node and key in self._assumed:
             del self._assumed[key]
             self._the_board.drop(key)
-        self._changed.set()
 
     async def _release(self, waiting: list[Outcome]) -> None:
         """Gangs that a scheduler left half bound and that cannot be completed now give back what they hold."""

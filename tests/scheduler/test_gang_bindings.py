@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from aiohttp import web
 from faultyapi import FaultyApi
 from objects import (
     NAMES,
@@ -33,6 +34,7 @@ from onward.kube.objects import PODS, Obj, name_of
 from onward.scheduler.gangs import POD_GROUPS
 from onward.scheduler.loop import Scheduler
 
+T = TypeVar("T")
 GANG = [f"one-{i}" for i in range(4)]
 
 
@@ -92,7 +94,7 @@ async def life_and_death(faulty: FaultyApi, client: Client, calm: Client, at: in
     await add_gang(calm, "two", 4)
     async with Watcher(calm) as watcher:
         killer = await _die_and_go_on(faulty, client, calm, at, counts)
-        await until(_ever(watcher), lambda ever: ever >= set(GANG))
+        await until(_answer(watcher.ever), lambda ever: ever >= set(GANG))
         assert watcher.ever == set(GANG), "the gang that did not fit never held anything"
         async with scheduling(client):
             for name in GANG:
@@ -101,9 +103,9 @@ async def life_and_death(faulty: FaultyApi, client: Client, calm: Client, at: in
     return killer.writes
 
 
-def _ever(watcher: Watcher) -> Callable[[], Awaitable[set[str]]]:
-    async def ask() -> set[str]:
-        return watcher.ever
+def _answer(what: T) -> Callable[[], Awaitable[T]]:
+    async def ask() -> T:
+        return what
 
     return ask
 
@@ -167,6 +169,36 @@ def test_bindings_of_a_gang_fail(real: Access) -> None:
             pods = await nodes_of(calm)
             fair(pods)
             assert not any(node for name, node in pods.items() if name.startswith("two")), pods
+
+    go(real, work)
+
+
+def test_the_places_of_a_gang_are_its_own_until_the_fate_of_all_its_bindings_is_known(real: Access) -> None:
+    """One of them had its node, and the reply was lost: meanwhile nobody else takes what the others are to have."""
+
+    async def work(faulty: FaultyApi, client: Client, calm: Client) -> None:
+        for name in ("n1", "n2"):
+            await add_node(calm, name, cpu="3")
+        kinds = {"one-0": ["500"], "one-1": ["500"], "one-2": ["lost"], "one-3": ["500"]}
+        looks = ["500"] * 5
+
+        def rule(request: web.Request) -> str:
+            if request.path.endswith("/binding"):
+                left = kinds.get(request.path.split("/")[-2], [])
+            else:
+                left = looks if request.path.endswith("/pods/one-2") else []
+            return left.pop() if left else ""
+
+        faulty.rule = rule
+        async with scheduling(client):
+            await add_gang(calm, "one", 4)
+            await until(_answer(faulty.fired), lambda fired: len(fired) > 5)
+            await add_gang(calm, "two", 3, priorityClassName="system-cluster-critical")
+            await placed(calm, GANG)
+            await phase(calm, "one", "Running")
+            assert len(faulty.fired) == 9
+            await event(calm, "two-0", lambda m: "2 of 3 can be placed" in m)
+            fair(await nodes_of(calm))
 
     go(real, work)
 

@@ -84,7 +84,7 @@ def test_a_table_that_is_damaged_holds_nobody_up(machine: Machine) -> None:
 
 def _why_not(**spec: object) -> str:
     with pytest.raises(spawn.StartError) as e, open(os.devnull, "wb") as null:
-        spawn.start({"argv": ["true"], "env": {}, **spec}, cgroups.Group(), null.fileno(), null.fileno())
+        spawn.start({"argv": ["true"], "env": {}, **spec}, cgroups.Group(), (null.fileno(),) * 3)
     return str(e.value)
 
 

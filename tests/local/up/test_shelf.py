@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import selectors
@@ -118,6 +119,7 @@ def test_rubbish_on_the_shelf(state: Path, supervisor: Supervisor, monkeypatch: 
     chance = random.Random(4)
     rubbish = [b"[" * 4000, b"5", b"{}", b'{"op":"keep"}', b'{"op":"take","name":[]}', b'{"op":"drop","name":"x"}']
     rubbish += [chance.randbytes(chance.randrange(1, 5000)) for _ in range(50)]
+    gc.collect()  # what earlier tests have left would be closed meanwhile
     before = len(os.listdir("/proc/self/fd"))
     for packet in rubbish:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
@@ -125,5 +127,5 @@ def test_rubbish_on_the_shelf(state: Path, supervisor: Supervisor, monkeypatch: 
             client.settimeout(30)
             socket.send_fds(client, [packet], [0, 1])
             assert client.recv(100) in (b"", b"done")
-    until(lambda: len(os.listdir("/proc/self/fd")) == before, "no file that came with it is left open", 20)
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before, "no file that came with it is left open", 20)
     Hand(state).get("TCP web", lambda: pytest.fail("a second socket")).close()
