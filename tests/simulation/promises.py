@@ -47,8 +47,7 @@ class Promises:
         self._job: Job | None = None
         self._restarts = 0  # most that any agent has been told of
         self._started: dict[int, int] = {}  # rank -> highest incarnation really started
-        self._homes: dict[int, tuple[int, int]] = {}  # rank -> attempt and agent of its newest process
-        self._moves: set[tuple[int, int]] = set()  # rank and incarnation that was started elsewhere: no restart
+        self._moved = 0  # most processes that any manager wanted to be started elsewhere: no restarts of a container
         self._accepted: dict[int, tuple[int, int]] = {}  # agent -> (term, generation)
         self._followed: dict[tuple[int, int], str] = {}  # (agent, term) -> seat of the manager
         self._past_pausing: dict[int, tuple[Any, ...]] = {}  # generation -> who forms it, and how
@@ -255,10 +254,6 @@ class Promises:
         if self.world.agent_of(e.rank) is not agent:
             return  # it only prepares to stand in: counted when the place is its own
         if e.incarnation and (self._job is None or agent.logic.term >= self._job.term):
-            attempt, home = self._homes.get(e.rank, (e.attempt, agent.index))
-            if attempt == e.attempt and home != agent.index:
-                self._moves.add((e.rank, e.incarnation))
-            self._homes[e.rank] = (e.attempt, agent.index)
             self._started[e.rank] = max(e.incarnation, self._started.get(e.rank, 0))
 
     def on_orders(self, agent: SimAgent, orders: Orders) -> None:
@@ -281,6 +276,7 @@ class Promises:
             self._broken(1, f"{manager} gives two places to one agent: {held}")
         news = manager.decided != (job.phase, job.generation)
         manager.decided = (job.phase, job.generation)
+        self._moved = max(self._moved, job.moved)
         if not manager.logic._granted or not news:
             return  # nobody does yet what it says, or all know it
         if job.phase is Phase.FORMING:
@@ -301,7 +297,7 @@ class Promises:
             self._broken(1, f"a manager of term {job.term} is in office after one of term {old.term}")
         if job.term == old.term:
             self._on_change(old, job)
-        elif job.restarts_used < (spent := self._spent() - len(self._moves)):
+        elif job.restarts_used < (spent := self._spent() - self._moved):
             self._broken(6, f"a new manager counts {job.restarts_used} restarts, {spent} were spent")
         ordered = job.attempt + sum(i - 1 - job.attempt for i in job.incarnations)
         if job.restarts_used + job.moved != ordered:
