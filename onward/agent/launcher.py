@@ -388,8 +388,7 @@ class Launcher:
         """Whoever does not answer, or does not let us in, is not waited for in silence."""
         office = self._office
         self._manager.end_if_stopped()
-        if not office.open:
-            self._manager.end_if_silent(time.monotonic() - office.lost_at)
+        self._manager.end_if_silent(office.silent_s(self._meeting.member.manager))
         if office.turned_away == 3 and not self._told_away:
             self._told_away = True
             what = "it may have another token, or be no manager; its reason is in manager.log on its node"

@@ -43,7 +43,7 @@ class Office:
         self._nobody_home = False
         self._in_office = False
         self._vacant_since = time.monotonic()
-        self.lost_at = time.monotonic()  # since when there is no connection, while there is none
+        self._in_vain: dict[str, tuple[float, float]] = {}  # doors at which nobody answers: our first and last try
 
     @property
     def open(self) -> bool:
@@ -62,6 +62,11 @@ class Office:
     @property
     def doors(self) -> list[str]:
         return self._line.doors
+
+    def silent_s(self, door: str) -> float:
+        """For how long we have knocked at this door in vain; 0 where we have not tried, or somebody has answered."""
+        first, last = self._in_vain.get(door, (0.0, 0.0))
+        return last - first
 
     def send(self, message: object) -> bool:
         if self._writer is None:
@@ -86,12 +91,14 @@ class Office:
         """One connection from its beginning to its end. True when there was a manager in office behind it."""
         in_office = heard = self._nobody_home = False
         writer: asyncio.StreamWriter | None = None
+        began = time.monotonic()
         try:
             host, port = split(door)
             reader, opened = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
             writer = opened
             await greet_server(reader, opened, self._token, GREETING_S)
             self._writer = opened
+            self._in_vain.pop(door, None)
             self._on_open()
             self.turned_away += 1
             came = time.monotonic()
@@ -112,12 +119,12 @@ class Office:
         except (WireError, OSError, ValueError, asyncio.TimeoutError) as e:
             # The socket belongs to the agent, not to its manager: refused means that the agent itself is gone.
             self._nobody_home = isinstance(e, ConnectionRefusedError)
+            if self._writer is None:
+                self._in_vain[door] = (self._in_vain.get(door, (began,))[0], time.monotonic())
             log.info("manager at %s: %s", door, str(e) or type(e).__name__)
         finally:
             if in_office:
                 self._left_office()
-            if self._writer is not None:
-                self.lost_at = time.monotonic()
             self._writer = None
             if writer is not None:
                 writer.close()
