@@ -108,8 +108,8 @@ class Launcher:
         self._herald = Herald(self.observer, self.logic, self._vault, self.ledger.obituaries)
         self._make_crew()
         self._manager = OwnManager(s, self._meeting, self.log_dir, self.observer.note)
-        line = Line(self._meeting.doors, Patience(), joins=s.standby)
-        self._office = Office(self._token, line, self._on_manager, self._send_facts)
+        self._line = Line(self._meeting.doors, Patience(), joins=s.standby)
+        self._office = Office(self._token, self._line, self._on_manager, self._send_facts)
         self._sabotage = Sabotage(self.logic, self.crew, self.witness, lambda: self._manager.pid, self._office.send)
         try:
             with told_to(self.observer.note):
@@ -387,6 +387,7 @@ class Launcher:
     def _mind_the_manager(self) -> None:
         """Whoever does not answer, or does not let us in, is not waited for in silence."""
         office = self._office
+        self._line.hosts(self._meeting.member.manager if self._manager.pid else "")
         self._manager.end_if_stopped()
         self._manager.end_if_silent(office.silent_s(self._meeting.member.manager))
         if office.turned_away == 3 and not self._told_away:

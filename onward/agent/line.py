@@ -30,11 +30,17 @@ class Line:
         self._patience = patience
         self._turn = 0
         self._since: float | None = None  # how long the last manager has been looked for
+        self._own = ""
         self.door = self.home = self._first[0]  # home: where the manager was that was last in office
 
     @property
     def doors(self) -> list[str]:
-        return list(dict.fromkeys([*self._first, *self._known]))
+        return list(dict.fromkeys([*self._first, *self._known, *([self._own] if self._own else [])]))
+
+    def hosts(self, door: str) -> None:
+        """Somebody knocked at our own door, and there is a manager ("": not any more). If we are to join a job it may be
+        the one that the others follow: they knew the address from whoever had it before us."""
+        self._own = door if self._joins else ""
 
     def told(self, managers: Sequence[str], in_office: bool) -> None:
         """The manager behind this door says who comes after it."""

@@ -67,3 +67,17 @@ def test_who_joins_a_job_that_has_begun_looks_everywhere() -> None:
     line = Line(ALL, Patience(), joins=True)
     assert line.wait_s(0.5, in_office=False) == Patience().office_s - 0.5
     assert [line.left(10.0 * i, heard=False, nobody_home=False) for i in range(4)] == ["a", "b", "a", "c"]
+
+
+def test_who_is_to_join_a_job_looks_for_its_manager_at_home_too_when_somebody_has_started_one_there() -> None:
+    line = Line(["a"], Patience(), joins=True)
+    line.hosts("me")
+    assert line.left(0.0, heard=False, nobody_home=True) == "me"
+    line.hosts("")
+    assert [line.left(1.0 + i, heard=False, nobody_home=True) for i in range(3)] == ["a"] * 3
+
+
+def test_who_begins_a_job_does_not_begin_it_at_home() -> None:
+    line = Line(["a"], Patience())
+    line.hosts("me")
+    assert [line.left(float(i), heard=False, nobody_home=True) for i in range(3)] == ["a"] * 3
