@@ -38,8 +38,10 @@ class Line:
         return list(dict.fromkeys([*self._first, *self._known, *([self._own] if self._own else [])]))
 
     def hosts(self, door: str) -> None:
-        """Somebody knocked at our own door, and there is a manager ("": not any more). If we are to join a job it may be
-        the one that the others follow: they knew the address from whoever had it before us."""
+        """Somebody knocked at our own door, and there is a manager now ("": none any more).
+
+        Who is to join a job may find it there: the others knew the address from whoever had it before us.
+        """
         self._own = door if self._joins else ""
 
     def told(self, managers: Sequence[str], in_office: bool) -> None:
