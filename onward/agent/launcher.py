@@ -305,6 +305,7 @@ class Launcher:
         if self._office.open:
             self._sent_at = time.monotonic()
             self.logic.lonely_s = self._office.lonely_s
+            self.logic.times = self.ledger.times()
             self._office.send(self.logic.facts(self._sent_at, told=self._office.in_office))
 
     def _on_peer(self, agent: str, message: object) -> None:

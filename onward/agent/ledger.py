@@ -21,7 +21,7 @@ from onward.agent.tally import Tally
 from onward.agent.witness import Witness
 from onward.core.facts import FaultReport
 from onward.core.incident import Incident
-from onward.wire.messages import CaptureStacks, Injection, Orders
+from onward.wire.messages import CaptureStacks, Injection, Orders, Times
 
 
 class Ledger:
@@ -109,6 +109,9 @@ class Ledger:
         now_open = [self.open_incident] if self.open_incident is not None else []
         return self._incidents + now_open, bool(now_open)
 
+    def times(self) -> Times:
+        return self._tally.times(time.monotonic())
+
     def view(self) -> JobView:
         """The job as it stands."""
         logic = self._logic
@@ -145,7 +148,7 @@ class Ledger:
             name=self.name,
             log_dir=str(self.log_dir),
             steps_lost=self._tally.lost,
-            goodput=self._tally.goodput(now),
+            goodput=self._tally.times(now).goodput,
             conditions=self.conditions.now,
         )
 

@@ -34,6 +34,7 @@ from onward.wire.messages import (
     Report,
     StoreReply,
     StoreRequest,
+    Times,
     Welcome,
 )
 
@@ -67,6 +68,7 @@ class AgentLogic:
         self.age: list[int] = []  # of the record
         self.record = b""
         self.lonely_s = 0.0  # for how long no manager in office has been heard of
+        self.times = Times()
         self.version = 0
         self.stopping = False
         self._dropped = 0
@@ -422,6 +424,7 @@ class AgentLogic:
             now=now,
             parts=list(self.saving.parts),
             late_s=self.late_s,
+            times=self.times,
         )
 
     def _facts_of(self, p: Process, now: float) -> RankFacts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onward.wire.messages import Times
+
 
 class Tally:
     """Fed on every tick. A step counts when every rank has committed it."""
@@ -59,8 +61,10 @@ class Tally:
             self._wasted_s += max(0.0, self._still_s - noticed_s)
         self._still_s = 0.0
 
-    def goodput(self, now: float) -> float:
-        """The part of the time since the first step that brought the job forward."""
+    def times(self, now: float) -> Times:
         if self._began_at is None or now <= self._began_at:
-            return 1.0
-        return max(0.0, 1.0 - (self._incidents_s + self._wasted_s + self._still_s) / (now - self._began_at))
+            return Times()
+        trained_s = now - self._began_at
+        lost_s = self._incidents_s + self._wasted_s + self._still_s
+        still_s = max(0.0, now - self._moved_at - self._step_s)
+        return Times(trained_s=trained_s, good_s=max(0.0, trained_s - lost_s), still_s=still_s)

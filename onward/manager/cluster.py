@@ -32,7 +32,6 @@ class ClusterDesk:
         self._gone: frozenset[str] = frozenset()
         self._told: JobFacts | None = None
         self._told_at = 0.0
-        self._began_at: float | None = None
         self._version = 0
 
     def hear(self, message: ClusterFacts) -> list[Note]:
@@ -86,8 +85,6 @@ class ClusterDesk:
         if job is None:
             starts = bool(here) and not logic.members()
             return JobFacts(waiting=logic.waiting, hopeless=logic.hopeless, pods=sorted(pods), starts=starts)
-        if self._began_at is None and job.begun:
-            self._began_at = now
         placed = {m.id for m in job.places if m is not None}
         open_, last = job.incident, job.last
         if open_ is not None and (not open_.policy or job.puzzled_until):
@@ -119,7 +116,7 @@ class ClusterDesk:
             why=open_.why[-1] if open_ is not None and open_.why else "",
             last=last.number if last is not None else 0,
             story=f"{last.headline()}: {last.policy}, {last.total_ms:.0f} ms" if last is not None else "",
-            goodput=self._goodput(logic, now),
+            goodput=logic.goodput,
             conditions=[c.text for c in logic.conditions],
         )
 
@@ -141,10 +138,3 @@ class ClusterDesk:
                 if why:
                     found[m.pod] = why
         return found
-
-    def _goodput(self, logic: ManagerLogic, now: float) -> float:
-        """Since this manager is in office."""
-        if self._began_at is None or now <= self._began_at:
-            return 1.0
-        mended_s = sum(i.total_ms for i in logic.closed) / 1000.0
-        return max(0.0, 1.0 - mended_s / (now - self._began_at))

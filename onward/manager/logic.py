@@ -395,6 +395,8 @@ class ManagerLogic:
                 if old.incarnation == number and old.ended_well:
                     continue  # its rank had ended well: nothing of it is lost
                 since = 0.0 if m.id in self._roll.gone else self._roll.silence(m, now)
+                if m.id not in self._roll.seen:  # it went while nobody was in office: the others have stood since then
+                    since = max(since, self._roll.times().still_s)
                 fault = FaultReport("node", rank, number, step=old.progress.step, text=text, at=now, since_s=since)
                 self.facts[rank] = replace(
                     old, incarnation=number, stage=Stage.EXITED, fault=fault, local_steps=(), memory=(), kept=()
@@ -421,6 +423,10 @@ class ManagerLogic:
             home = job.places[node_of(job, f.rank)]
             if home is not None:
                 self.out.append((home.id, CaptureStacks(rank=f.rank, incarnation=f.incarnation)))
+
+    @property
+    def goodput(self) -> float:
+        return self._roll.times().goodput
 
     @property
     def conditions(self) -> list[Condition]:

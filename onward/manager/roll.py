@@ -8,7 +8,7 @@ from onward.core.checkpoints import SavePart
 from onward.core.facts import RankFacts
 from onward.core.job import Job, node_of
 from onward.core.membership import Member, facts_s
-from onward.wire.messages import AgentFacts
+from onward.wire.messages import AgentFacts, Times
 
 ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew (or 3 beats)
 FRESH_S = 0.5  # facts older than this are no evidence against anybody (or 2 beats)
@@ -65,6 +65,10 @@ class Roll:
         away = now - last if last is not None else 0.0
         if away > self.absent_s / 2:
             self._heard_at = {agent: at + away for agent, at in self._heard_at.items()}
+
+    def times(self) -> Times:
+        """By whoever has counted for the longest."""
+        return max((m.times for m in self.latest.values()), key=lambda t: t.trained_s, default=Times())
 
     # ------------------------------------------------------------------------------------------ who is there
 

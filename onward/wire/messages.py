@@ -122,6 +122,18 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     conditions: list[Condition] = []  # what is the matter with nodes and ranks
 
 
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the time, as an agent has counted it."""
+
+    trained_s: float = 0.0  # since its ranks' first step
+    good_s: float = 0.0  # the part of it that brought the job forward
+    still_s: float = 0.0  # for how long they have stood still now
+
+    @property
+    def goodput(self) -> float:
+        return self.good_s / self.trained_s if self.trained_s > 0.0 else 1.0
+
+
 class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that an agent knows about its ranks."""
 
@@ -141,6 +153,7 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     now: float = 0.0
     parts: list[SavePart] = []  # of checkpoints, written here and not yet published
     late_s: float = 0.0  # how late its own ticks have come lately: so busy is the machine
+    times: Times = Times()
 
 
 class DieAfter(msgspec.Struct, frozen=True, kw_only=True, tag=True):

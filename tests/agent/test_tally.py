@@ -44,7 +44,7 @@ def test_goodput_of_an_undisturbed_run_is_one() -> None:
     t = Tally()
     for n in range(100):
         t.see([n, n], False, n * 0.1)
-    assert t.goodput(10.0) == 1.0
+    assert t.times(10.0).goodput == 1.0
 
 
 def test_goodput_counts_incidents_from_the_first_step_on() -> None:
@@ -53,7 +53,7 @@ def test_goodput_counts_incidents_from_the_first_step_on() -> None:
     t.closed(7.0, 55.0)  # nor what happens in it
     t.see([1], False, 60.0)
     t.closed(2.0, 65.0)
-    assert t.goodput(70.0) == pytest.approx(0.8)
+    assert t.times(70.0).goodput == pytest.approx(0.8)
 
 
 def test_a_node_that_joins_late_counts_from_its_first_step() -> None:
@@ -62,7 +62,7 @@ def test_a_node_that_joins_late_counts_from_its_first_step() -> None:
     t.see([500], True, 100.0)
     t.closed(30.0, 100.5)  # the incident that has brought it in
     t.see([510], False, 110.0)
-    assert t.goodput(110.0) == pytest.approx(0.95)
+    assert t.times(110.0).goodput == pytest.approx(0.95)
 
 
 def test_goodput_counts_the_time_before_a_hang_was_noticed() -> None:
@@ -71,7 +71,7 @@ def test_goodput_counts_the_time_before_a_hang_was_noticed() -> None:
         t.see([n], False, float(n))
     t.see([10], False, 14.0)
     t.see([10], True, 15.0)  # stood still for five seconds, one of which a step takes
-    assert t.goodput(21.0) == pytest.approx(1 - 4 / 20, abs=0.01)
+    assert t.times(21.0).goodput == pytest.approx(1 - 4 / 20, abs=0.01)
 
 
 def test_what_an_incident_says_of_the_time_before_it_was_noticed_is_counted_once() -> None:
@@ -81,7 +81,7 @@ def test_what_an_incident_says_of_the_time_before_it_was_noticed_is_counted_once
     t.see([10], True, 15.0)  # stood still for four seconds, which the incident knows of
     t.closed(6.0, 17.0, noticed_s=4.0)
     t.see([11], False, 17.0)
-    assert t.goodput(21.0) == pytest.approx(1 - 6 / 20, abs=0.01)
+    assert t.times(21.0).goodput == pytest.approx(1 - 6 / 20, abs=0.01)
 
 
 def test_goodput_counts_steps_that_are_run_again() -> None:
@@ -90,4 +90,4 @@ def test_goodput_counts_steps_that_are_run_again() -> None:
         t.see([n], False, float(n))
     for n in range(11):
         t.see([n], False, 11.0 + n)
-    assert t.goodput(21.0) == pytest.approx(0.5, abs=0.06)
+    assert t.times(21.0).goodput == pytest.approx(0.5, abs=0.06)
