@@ -243,7 +243,7 @@ class _Reader:
         given = _map(self.spec.get("runPolicy"))
         if self._is_misshapen(("spec", "runPolicy"), "InvalidRunPolicy"):
             return RunPolicy()
-        clean = given.get("cleanPodPolicy") or "None"
+        clean = given.get("cleanPodPolicy") or "Running"
         if clean not in CLEAN_POLICIES:
             what = f"cleanPodPolicy {not_one_of(clean, CLEAN_POLICIES)}"
             self._problem("InvalidRunPolicy", what, "spec", "runPolicy", "cleanPodPolicy")

@@ -2,7 +2,7 @@
 
 Pods that are lost together, or while others are still being replaced, are one *wave*. A pod carries the number of the
 wave that it was made in. So whether a loss has been counted can be read off the pods and the record, by anybody, at
-any time: what is lost with the newest number is new.
+any time: what is lost with the newest number is new, and so is any loss after all pods of the newest wave were there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find_losses(job: Wanted, seen: Seen) -> list[Loss]:
         if pod is None:
             if launched and not seen.record.is_done(place):
                 found.append(Loss(place, "gone", "its pod was deleted"))
-        elif pod.wave >= seen.record.wave:
+        elif launched or pod.wave >= seen.record.wave:  # once all were there, each loss is a new one
             loss = _loss(job, place, pod, seen)
             if loss is not None:
                 found.append(loss)
@@ -61,6 +61,8 @@ def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
     if pod.phase == "Failed":
         code = f"exit code {pod.exit_code}" if pod.exit_code is not None else ""
         text = ", ".join(t for t in (code, pod.text) if t) or "it has failed"
+        if pod.dismissed and not pod.evicted:
+            return Loss(place, "gone", "its pod was deleted", pod)
         return Loss(place, "evicted" if pod.evicted else "failed", text, pod)
     if pod.deleting is not None:
         return Loss(place, "gone", "its pod was deleted", pod)

@@ -51,7 +51,7 @@ def test_defaults() -> None:
     assert read.replica("Master").main["ports"] == [{"name": "ascendjob-port", "containerPort": 2222}]
     assert "ports" not in read.replica("Worker").main
     assert (read.run.clean_pods, read.run.backoff_limit, read.run.ttl_s, read.run.deadline_s) == (
-        "None",
+        "Running",
         None,
         None,
         None,

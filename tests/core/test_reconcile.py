@@ -138,6 +138,24 @@ def test_only_the_lost_pod_is_replaced_and_its_node_avoided() -> None:
     assert decide(job, gone, NOW).writes == (MakePod(("Worker", 0), 1, "", ("node-1",)),)
 
 
+def test_what_happens_to_a_pod_that_stayed_when_another_was_replaced_is_judged_as_what_it_is() -> None:
+    """Not as one that somebody deleted: it is counted, its node is avoided, and what is not known yet is waited for."""
+    job = replace(GRACE, keeps_others=True, recovers=True)
+    pods = (*PODS[:2], replace(PODS[2], wave=1))
+    record = replace(GOING.record, wave=1, launched=1)
+    lost = replace(GOING, pods=pods, nodes=LOST.nodes, record=record, insight=Insight(recovers=True))
+    plan = decide(job, lost, NOW)
+    assert dropped(plan) == ["job-worker-0"]
+    assert (plan.record.wave, plan.record.avoid) == (2, (("node-1", NOW),))
+    assert plan.word is not None
+    assert "Worker 0 has lost its node" in plan.word.message
+
+    crashed = replace(lost, nodes=NODES, pods=(PODS[0], replace(PODS[1], phase="Failed", exit_code=1), pods[2]))
+    assert state(decide(JOB, replace(crashed, insight=None), NOW)) == ("Failed", "JobFailed")
+    unsure = decide(job, replace(crashed, insight=None, insight_until=NOW + 5), NOW)
+    assert (unsure.writes, unsure.record.wave, unsure.again_s) == ((), 1, 5)
+
+
 def test_a_pod_that_was_left_for_a_process_is_replaced_and_its_node_taken_again_for_want_of_another() -> None:
     job = replace(GRACE, keeps_others=True, recovers=True)
     left = Insight(recovers=True, left={PODS[1].uid: "rank 1 killed (SIGKILL)"})
@@ -217,6 +235,42 @@ def test_what_is_left_after_the_end() -> None:
     assert dropped(_after_end("Succeeded", "None")) == ["job-worker-1"]
     assert dropped(_after_end("Succeeded", "Running")) == ["job-worker-0", "job-worker-1"]
     assert DropGang() in _after_end("Failed", "None").writes
+
+
+def test_what_others_do_in_a_pod_that_has_ended_ends_with_the_job() -> None:
+    """What trained has ended; a sidecar runs on, and holds what its pod asked for."""
+    pods = tuple(replace(p, phase="Succeeded", lingers=True) for p in PODS)
+    end = decide(JOB, replace(GOING, pods=pods), NOW)
+    assert state(end) == ("Succeeded", "JobSucceeded")
+    after = replace(GOING, pods=pods, word=end.word, record=end.record)
+    assert len(dropped(decide(JOB, after, NOW))) == 3
+    assert dropped(decide(replace(JOB, clean_pods="None"), after, NOW)) == []
+    failed = (PODS[0], replace(PODS[1], phase="Failed", exit_code=3, lingers=True), replace(PODS[2], phase="Failed"))
+    over = decide(JOB, replace(GOING, pods=failed), NOW)
+    assert state(over) == ("Failed", "JobFailed")
+    after = replace(GOING, pods=failed, word=over.word, record=over.record)
+    for clean in ("None", "Running"):
+        assert dropped(decide(replace(JOB, clean_pods=clean), after, NOW)) == ["job-master-0", "job-worker-0"]
+
+
+def test_which_pod_it_was_is_said_where_the_words_of_the_state_do_not() -> None:
+    plan = decide(JOB, replace(GOING, pods=(PODS[0], replace(PODS[1], phase="Failed", exit_code=3), PODS[2])), NOW)
+    assert [(e.reason, e.message) for e in plan.events] == [
+        ("JobFailed", "Job ns/job has failed because has pod failed."),
+        ("PodLost", "Job ns/job: Worker 0 failed (exit code 3); no retry is allowed."),
+    ]
+    again = decide(replace(JOB, retry_times=1), replace(GOING, pods=ALL.pods), NOW)
+    assert [e.reason for e in again.events] == ["jobRestarting", "PodLost"]
+    assert [e.reason for e in decide(JOB, replace(GOING, pods=PODS[:2]), NOW).events] == ["jobRestarting"]
+
+
+def test_why_a_pod_that_replaces_another_has_no_node_is_said() -> None:
+    waits = replace(PODS[2], wave=1, phase="Pending", node="", text="0/3 nodes are available: 3 Insufficient cpu.")
+    word, record = Word("Restarting", "jobRestarting", "x"), replace(GOING.record, wave=1)
+    seen = replace(GOING, pods=(*PODS[:2], waits), word=word, record=record)
+    plan = decide(replace(JOB, keeps_others=True), seen, NOW)
+    told = next(e for e in plan.extras if e.type == "GangScheduled")
+    assert told.message == "2 of 3 pods have a node; 0/3 nodes are available: 3 Insufficient cpu."
 
 
 def test_the_time_after_the_end() -> None:
