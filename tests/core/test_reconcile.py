@@ -211,6 +211,28 @@ def test_success_needs_all_and_remembers_each() -> None:
     assert end.record.ended_at == NOW
 
 
+class Index(int):
+    """Counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Index.compared += 1
+        return int.__eq__(self, other)
+
+    __hash__ = int.__hash__
+
+
+def test_places_that_are_done_are_not_gone_through_for_each_place() -> None:
+    """Thousands of pods that have succeeded, and are deleted by now."""
+    many = 500
+    job = replace(JOB, roles=(JOB.roles[0], replace(JOB.roles[1], count=many)))
+    record = replace(GOING.record, shape=job.shape, done=(("Worker", tuple(map(Index, range(many)))),))
+    plan = decide(job, replace(GOING, pods=PODS[:1], record=record), NOW)
+    assert (plan.writes, state(plan)[0]) == ((), "Running")
+    assert Index.compared < 20 * many
+
+
 def test_an_elastic_job_may_end_without_those_that_found_no_place() -> None:
     waiting = replace(PODS[2], phase="Pending", node="", wave=1)
     pods = (*(replace(p, phase="Succeeded") for p in PODS[:2]), waiting)
