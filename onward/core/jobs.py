@@ -95,7 +95,7 @@ class PodSeen:
     text: str = ""  # why it ended, or why it is not placed
     evicted: bool = False  # ended by the cluster, not by its own program
     refused: bool = False  # it has never begun, since its node would not have it
-    dismissed: bool = False  # it has ended because it was deleted, well or not
+    dismissed: bool = False  # it has ended since it was deleted, well or not
     lingers: bool = False  # what trains in it has ended; others in it run on
     made_at: float = 0.0
     scheduler: str = ""  # who is to find it a node

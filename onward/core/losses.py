@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onward.core.jobs import Insight, Place, PodSeen, Seen, Wanted
+from onward.core.jobs import Insight, Place, PodSeen, Record, Seen, Wanted
 
 RETRYABLE = range(128, 256)  # exit codes that restartPolicy ExitCode calls a passing trouble
 REFUSED_S = 10.0  # a pod that its node would not have is made anew no sooner, for it may be refused again
@@ -54,11 +54,17 @@ def why_lost(job: Wanted, pod: PodSeen, seen: Seen) -> str:
     return loss.text if loss is not None else ""
 
 
+def has_done(pod: PodSeen, record: Record) -> bool:
+    """Its work. A program that ends well because it is told to end has not; that of ours knows the difference."""
+    manned = record.begun == record.floor
+    return pod.phase == "Succeeded" and (manned or not pod.dismissed)
+
+
 def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
     unfit = seen.insight.unfit.get(pod.uid, "") if seen.insight is not None else ""
-    if pod.phase == "Succeeded":
+    if has_done(pod, seen.record):
         return None
-    if pod.phase == "Failed":
+    if pod.over:
         code = f"exit code {pod.exit_code}" if pod.exit_code is not None else ""
         text = ", ".join(t for t in (code, pod.text) if t) or "it has failed"
         if pod.dismissed and not pod.evicted:

@@ -35,7 +35,7 @@ from onward.core.jobs import (
     Word,
     Write,
 )
-from onward.core.losses import Loss, find_losses, judge, judge_hopeless, why_lost
+from onward.core.losses import Loss, find_losses, has_done, judge, judge_hopeless, why_lost
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
 SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
@@ -310,7 +310,7 @@ class _Draft:
         for role, index in self.job.places():
             pod = self.here.get((role, index))
             current = pod is not None and pod.wave >= self.record.floor
-            if (pod is not None and current and pod.phase == "Succeeded") or (
+            if (pod is not None and current and has_done(pod, self.record)) or (
                 pod is None and self.record.is_done((role, index))
             ):
                 done.setdefault(role, set()).add(index)

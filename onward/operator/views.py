@@ -67,8 +67,6 @@ def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> Po
     ended = _ended(status, container)
     text = [str(t) for t in (ended.get("reason"), reason, status.get("message"), ended.get("message")) if t]
     phase, dismissed = phase_of(pod, container), _dismissed(metadata, ended)
-    if dismissed and phase == "Succeeded":  # well, but not because its work was done
-        phase = "Failed"
     unplaced: Obj = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
     if phase == "Pending" and unplaced.get("status") == "False":
         text = [str(unplaced.get("message") or "")]

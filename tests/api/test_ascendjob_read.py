@@ -61,6 +61,18 @@ def test_defaults() -> None:
     assert not read.notes
 
 
+def test_pods_that_always_start_again_never_succeed_and_that_is_said() -> None:
+    always = {**role(), "restartPolicy": "Always"}
+    (note,) = good(job(Master=role(), Worker=always)).notes
+    assert (note.reason, note.message.partition(",")[0]) == (
+        "NeverSucceeds",
+        "pods of Worker start again also when they have ended well",
+    )
+    serves = job(Master=role(), Worker=always)
+    serves["metadata"]["labels"] |= {"jobID": "j", "app": "a"}
+    assert not good(serves).notes
+
+
 def test_lower_case_roles_are_accepted() -> None:
     assert [r.name for r in good(job(worker=role(3), master=role())).replicas] == ["Master", "Worker"]
 

@@ -211,6 +211,18 @@ def test_success_needs_all_and_remembers_each() -> None:
     assert end.record.ended_at == NOW
 
 
+def test_a_program_that_ends_well_because_its_pod_was_deleted_has_not_done_its_work() -> None:
+    """`trap 'exit 0' TERM`. `onward run` says 0 only when the work is done, so that is believed."""
+    told = replace(PODS[2], phase="Succeeded", exit_code=0, deleting=NOW + 30, dismissed=True)
+    seen = replace(GOING, pods=(*PODS[:2], told))
+    plan = decide(JOB, seen, NOW)
+    assert (state(plan)[0], plan.record.done, plan.record.charged) == ("Restarting", (), 1)
+    assert plan.word is not None
+    assert "Worker 1 is gone (its pod was deleted)" in plan.word.message
+    manned = decide(JOB, replace(seen, record=replace(GOING.record, begun=0)), NOW)
+    assert (state(manned)[0], manned.record.done, manned.record.charged) == ("Running", (("Worker", (1,)),), 0)
+
+
 class Index(int):
     """Counts how often it is compared with another."""
 

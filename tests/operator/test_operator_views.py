@@ -77,8 +77,9 @@ def test_a_pod_is_over_when_what_trains_in_it_has_ended_for_good(
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Running"])
 @pytest.mark.parametrize(("ended", "dismissed"), [("2026-01-01T00:00:59Z", False), ("2026-01-01T00:01:00Z", True)])
-def test_a_pod_that_was_deleted_has_not_failed_nor_done_its_work(phase: str, ended: str, dismissed: bool) -> None:
-    """However its program ends when it is told to. One that had ended before had ended by itself."""
+def test_a_pod_that_ends_because_it_was_deleted_is_told_from_one_that_had_ended(
+    phase: str, ended: str, dismissed: bool
+) -> None:
     code = 0 if phase == "Succeeded" else 143
     metadata = {"name": "p", "uid": "u", "creationTimestamp": MADE, "deletionTimestamp": LATE}
     pod = {
@@ -88,4 +89,4 @@ def test_a_pod_that_was_deleted_has_not_failed_nor_done_its_work(phase: str, end
     }
     seen = pod_seen(pod, ("Worker", 0), "ascend", "")
     assert seen.dismissed == dismissed
-    assert seen.phase == ("Succeeded" if phase == "Succeeded" and not dismissed else "Failed")
+    assert seen.phase == ("Succeeded" if phase == "Succeeded" else "Failed")
