@@ -54,13 +54,16 @@ def _room(number: int, cpus: int, memory: int, devices: int) -> Room:
     return Room(name, labels, have)
 
 
-def gang(name: str, count: int, shape: tuple[int, int, int], created: int, apart: bool = False) -> Gang:
+def gang(
+    name: str, count: int, shape: tuple[int, int, int], created: int, apart: bool = False, host: bool = False
+) -> Gang:
     term = {"labelSelector": {"matchLabels": {"job-name": name}}, "topologyKey": HOSTNAME}
     rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}} if apart else {}
+    ports = frozenset({("TCP", 2222), ("TCP", 9601)}) if host else frozenset()
     cpus, memory, devices = shape
-    requests = {"cpu": cpus * 1000, "memory": memory * GI, "nvidia.com/gpu": devices}
+    needs = {"cpu": cpus * 1000, "memory": memory * GI, "nvidia.com/gpu": devices}
     pods = [
-        Wish(f"default/{name}-{i}", "default", {"job-name": name, "index": str(i)}, requests, affinity=rule)
+        Wish(f"default/{name}-{i}", "default", {"job-name": name, "index": str(i)}, needs, affinity=rule, ports=ports)
         for i in range(count)
     ]
     return Gang(f"default/{name}", pods, min_member=count, created=float(created), queue="default")
@@ -76,14 +79,17 @@ def one_gang(nodes: int) -> dict[str, Any]:
     return _timed(lambda: decide(board, gangs))
 
 
-def many_gangs(nodes: int, apart: bool = False, sizes: int = 0) -> dict[str, Any]:
-    """As many gangs of eight as there are nodes: far more than fits. `sizes`: so many different pods, not five."""
+def many_gangs(nodes: int, apart: bool = False, sizes: int = 0, host: bool = False) -> dict[str, Any]:
+    """As many gangs of eight as there are nodes: far more than fits. `sizes`: so many different pods, not five.
+
+    `host`: they have the network of their host, where each port is there once.
+    """
     rng = random.Random(nodes)
     shapes = list(SHAPES)
     if sizes:
         shapes = [(rng.randint(1, 60), rng.randint(8, 480), rng.randint(0, 8)) for _ in range(sizes)]
     board = Board(mixed(nodes))
-    gangs = [gang(f"job-{i}", 8, rng.choice(shapes), i, apart) for i in range(nodes)]
+    gangs = [gang(f"job-{i}", 8, rng.choice(shapes), i, apart, host) for i in range(nodes)]
     return _timed(lambda: decide(board, gangs))
 
 
@@ -112,6 +118,7 @@ SECTIONS: tuple[Section, ...] = (
     ("as many gangs of 8 as nodes, mixed", many_gangs, (250, 500, 1000, 2000)),
     ("the same, pods of a gang on different hosts", lambda n: many_gangs(n, apart=True), (250, 500, 1000, 2000)),
     ("the same, every gang with pods of its own size", lambda n: many_gangs(n, sizes=n), (250, 500, 1000, 2000)),
+    ("the same, with the network of the host", lambda n: many_gangs(n, host=True), (250, 500, 1000, 2000)),
     ("one gang more, when the rest waits", one_change, (250, 500, 1000, 2000)),
 )
 

@@ -172,6 +172,9 @@ class _Reader:
                 "SettedPodTemplateRestartPolicy",
                 f"restartPolicy {own} in the pod template of {name} is overridden by the replica's own, {policy}",
             )
+        if policy == "Always" and "jobID" not in self.marks.labels:
+            what = f"pods of {name} start again also when they have ended well, as restartPolicy Always says"
+            self._note("NeverSucceeds", f"{what}, so the job never succeeds; write OnFailure, or Never")
         replica = Replica(name, count, policy, template, CONTAINER, leader)
         if leader and not any(p.get("name") == PORT_NAME for p in replica.main.get("ports") or ()):
             replica.main["ports"] = [*(replica.main.get("ports") or ()), {"name": PORT_NAME, "containerPort": PORT}]
@@ -243,7 +246,7 @@ class _Reader:
         given = _map(self.spec.get("runPolicy"))
         if self._is_misshapen(("spec", "runPolicy"), "InvalidRunPolicy"):
             return RunPolicy()
-        clean = given.get("cleanPodPolicy") or "None"
+        clean = given.get("cleanPodPolicy") or "Running"
         if clean not in CLEAN_POLICIES:
             what = f"cleanPodPolicy {not_one_of(clean, CLEAN_POLICIES)}"
             self._problem("InvalidRunPolicy", what, "spec", "runPolicy", "cleanPodPolicy")

@@ -99,7 +99,7 @@ class RunPolicy:
     """How a job ends, and what is left of it."""
 
     backoff_limit: int | None = None  # waves of pods before it fails; None: no limit
-    clean_pods: str = "None"  # which pods are deleted when it has ended: None, Running or All
+    clean_pods: str = "Running"  # which pods are deleted when it has ended: None, Running or All
     ttl_s: int | None = None  # the job itself is deleted so long after its end; None: never
     deadline_s: int | None = None  # it fails when it has been active for so long; None: never
     suspend: bool = False  # no pods for now

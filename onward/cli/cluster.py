@@ -71,7 +71,11 @@ def down(**given: object) -> int:
 @click.option("--context", metavar="NAME", help="Which of its contexts.")
 @click.option(
     "--gang",
-    type=click.Choice(["auto", "on", "off"]),
+    "--enableGangScheduling",
+    "gang",
+    type=click.Choice(["auto", "on", "off", "true", "false"]),
+    is_flag=False,
+    flag_value="on",
     default="auto",
     show_default=True,
     help="Pods of a job wait for a PodGroup; auto: where PodGroups are served.",

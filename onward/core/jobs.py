@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 Place: TypeAlias = tuple[str, int]  # role, index: one pod at a time holds it
@@ -94,6 +95,8 @@ class PodSeen:
     text: str = ""  # why it ended, or why it is not placed
     evicted: bool = False  # ended by the cluster, not by its own program
     refused: bool = False  # it has never begun, since its node would not have it
+    dismissed: bool = False  # it has ended since it was deleted, well or not
+    lingers: bool = False  # what trains in it has ended; others in it run on
     made_at: float = 0.0
     scheduler: str = ""  # who is to find it a node
     stands_in: Place | None = None  # it holds no place, and gets ready to take this one (hot switch)
@@ -169,7 +172,12 @@ class Record:
     ended_at: float | None = None
 
     def is_done(self, place: Place) -> bool:
-        return any(role == place[0] and place[1] in indices for role, indices in self.done)
+        return place in self._done_places
+
+    @cached_property
+    def _done_places(self) -> frozenset[Place]:
+        """There may be many, and each is asked about."""
+        return frozenset((role, index) for role, indices in self.done for index in indices)
 
 
 @dataclass(frozen=True)

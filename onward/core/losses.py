@@ -2,7 +2,7 @@
 
 Pods that are lost together, or while others are still being replaced, are one *wave*. A pod carries the number of the
 wave that it was made in. So whether a loss has been counted can be read off the pods and the record, by anybody, at
-any time: what is lost with the newest number is new.
+any time: what is lost with the newest number is new, and so is any loss after all pods of the newest wave were there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onward.core.jobs import Insight, Place, PodSeen, Seen, Wanted
+from onward.core.jobs import Insight, Place, PodSeen, Record, Seen, Wanted
 
 RETRYABLE = range(128, 256)  # exit codes that restartPolicy ExitCode calls a passing trouble
 REFUSED_S = 10.0  # a pod that its node would not have is made anew no sooner, for it may be refused again
@@ -41,7 +41,7 @@ def find_losses(job: Wanted, seen: Seen) -> list[Loss]:
         if pod is None:
             if launched and not seen.record.is_done(place):
                 found.append(Loss(place, "gone", "its pod was deleted"))
-        elif pod.wave >= seen.record.wave:
+        elif launched or pod.wave >= seen.record.wave:  # once all were there, each loss is a new one
             loss = _loss(job, place, pod, seen)
             if loss is not None:
                 found.append(loss)
@@ -54,13 +54,21 @@ def why_lost(job: Wanted, pod: PodSeen, seen: Seen) -> str:
     return loss.text if loss is not None else ""
 
 
+def has_done(pod: PodSeen, record: Record) -> bool:
+    """Its work. A program that ends well because it is told to end has not; that of ours knows the difference."""
+    manned = record.begun == record.floor
+    return pod.phase == "Succeeded" and (manned or not pod.dismissed)
+
+
 def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
     unfit = seen.insight.unfit.get(pod.uid, "") if seen.insight is not None else ""
-    if pod.phase == "Succeeded":
+    if has_done(pod, seen.record):
         return None
-    if pod.phase == "Failed":
+    if pod.over:
         code = f"exit code {pod.exit_code}" if pod.exit_code is not None else ""
         text = ", ".join(t for t in (code, pod.text) if t) or "it has failed"
+        if pod.dismissed and not pod.evicted:
+            return Loss(place, "gone", "its pod was deleted", pod)
         return Loss(place, "evicted" if pod.evicted else "failed", text, pod)
     if pod.deleting is not None:
         return Loss(place, "gone", "its pod was deleted", pod)

@@ -80,13 +80,13 @@ class Wish:
 
     @once
     def particular(self) -> bool:
-        """It speaks of single nodes, by name or by their ports: each node is looked at, not each kind."""
+        """It speaks of single nodes by name: each node is looked at, not each kind."""
         terms = [*_node_terms(self), *(p.get("preference") or {} for p in node_preferences(self))]
         named = any(
             term.get("matchFields") or any(e.get("key") == HOSTNAME for e in term.get("matchExpressions") or [])
             for term in terms
         )
-        return bool(self.ports) or HOSTNAME in self.selector or named
+        return HOSTNAME in self.selector or named
 
     @once
     def near(self) -> tuple[Term, ...]:

@@ -35,7 +35,7 @@ from onward.core.jobs import (
     Word,
     Write,
 )
-from onward.core.losses import Loss, find_losses, judge, judge_hopeless, why_lost
+from onward.core.losses import Loss, find_losses, has_done, judge, judge_hopeless, why_lost
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
 SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
@@ -160,9 +160,9 @@ class _Draft:
             self.record = replace(self.record, ended_at=self.now)
         for pod in self.seen.pods:
             unwanted = self.job.clean_pods == "All"
-            if not pod.over:
-                running = pod.phase == "Running" and self.job.clean_pods == "None" and self.word.type == SUCCEEDED
-                unwanted = unwanted or not running
+            if not pod.over or pod.lingers:
+                running = pod.phase == "Running" or pod.lingers
+                unwanted = unwanted or not (running and self.job.clean_pods == "None" and self.word.type == SUCCEEDED)
             if unwanted or pod.deleting is not None:
                 self._drop(pod, "the job has ended")
         if self.seen.gang is not None:
@@ -251,13 +251,15 @@ class _Draft:
         else:
             return False
         self.why.append(verdict.why)
-        if verdict.fatal:
-            self._fail("JobFailed", verdict.fatal)
-            return True
         if verdict.hold_until is not None:
             self._again(verdict.hold_until - self.now)
             self.held = {loss.place for loss in losses}  # a new pod there would hide the loss
             return False
+        if verdict.why not in verdict.fatal + verdict.message:  # words that people know, and which pod it was
+            self.events.append(Said("PodLost", f"Job {self.job.key}: {verdict.why}.", warning=True))
+        if verdict.fatal:
+            self._fail("JobFailed", verdict.fatal)
+            return True
         r = self.record
         self.record = replace(
             r,
@@ -308,7 +310,7 @@ class _Draft:
         for role, index in self.job.places():
             pod = self.here.get((role, index))
             current = pod is not None and pod.wave >= self.record.floor
-            if (pod is not None and current and pod.phase == "Succeeded") or (
+            if (pod is not None and current and has_done(pod, self.record)) or (
                 pod is None and self.record.is_done((role, index))
             ):
                 done.setdefault(role, set()).add(index)
@@ -333,7 +335,7 @@ class _Draft:
             return "" if self._may_stay(pod) else "the job has no place for it"
         if pod.wave < self.record.floor:
             return "all pods start again"
-        if pod.wave < self.record.wave:
+        if pod.wave < self.record.wave and pod.place not in self.held:
             return why_lost(self.job, pod, self.seen)
         return ""
 
@@ -444,6 +446,8 @@ class _Draft:
             return
         bound = sum(1 for p in self.here.values() if p.node or p.over)
         text = f"{bound} of {self.job.total} pods have a node"
+        waits = next((p.text for p in self.here.values() if p.phase == "Pending" and not p.node and p.text), "")
+        text = f"{text}; {waits}" if waits else text
         self.extras.append(Extra("GangScheduled", bound == self.job.total, "Scheduled" if bound else "Waiting", text))
 
     def _all_run(self) -> bool:

@@ -138,9 +138,10 @@ def _shape(gang: Gang, doors: tuple[str, ...], guarded: Iterable[str]) -> object
         return None
     for wish in gang.pending:
         own = wish.prefer or wish.avoid or wish.exclude or any(key in wish.labels for key in guarded)
-        if own or wish.needs != first.needs or wish.site != first.site or wish.company:
+        if own or wish.company or (wish.needs, wish.site, wish.ports) != (first.needs, first.site, first.ports):
             return None
-    return (first.site, first.needs, first.namespace, len(gang.pending), gang.min_member, gang.queue, doors)
+    like = (first.site, first.needs, first.ports, first.namespace)
+    return (*like, len(gang.pending), gang.min_member, gang.queue, doors)
 
 
 def _no_queue(gang: Gang, queue: Queue | None) -> Outcome:

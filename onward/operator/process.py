@@ -14,7 +14,7 @@ from onward.kube.lease import LeaderLease, identity_of, serve_by_turns
 from onward.operator.loop import Operator
 
 LEASE = "onward-operator"
-GANG = {"on": True, "off": False, "auto": None}
+GANG = {"on": True, "off": False, "auto": None, "true": True, "false": False}  # the last two are MindCluster's words
 
 
 @dataclass(frozen=True)

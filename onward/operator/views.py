@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onward.api import pods
-from onward.api.ascendjob import MOST_REPLICAS
+from onward.api.ascendjob import CONTAINER, MOST_REPLICAS
 from onward.api.job import Job, Problem
 from onward.core.jobs import Gang, NodeSeen, Place, PodSeen, Record, Role, Wanted
 from onward.core.policy import Policy
@@ -66,7 +66,7 @@ def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> Po
     reason = str(status.get("reason") or "")
     ended = _ended(status, container)
     text = [str(t) for t in (ended.get("reason"), reason, status.get("message"), ended.get("message")) if t]
-    phase = str(status.get("phase") or "Pending")
+    phase, dismissed = phase_of(pod, container), _dismissed(metadata, ended)
     unplaced: Obj = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
     if phase == "Pending" and unplaced.get("status") == "False":
         text = [str(unplaced.get("message") or "")]
@@ -82,6 +82,8 @@ def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> Po
         text=": ".join(dict.fromkeys(text))[:300],
         evicted=_evicted(status, reason) or _refused(status, reason),
         refused=_refused(status, reason),
+        dismissed=dismissed,
+        lingers=phase != str(status.get("phase")) and status.get("phase") == "Running",
         made_at=read_stamp(metadata.get("creationTimestamp")) or 0.0,
         scheduler=str(pod["spec"].get("schedulerName") or "default-scheduler"),
         outdated=outdated(pod, template),
@@ -96,8 +98,35 @@ def outdated(pod: Obj, template: str) -> bool:
 
 
 def over(pod: Obj) -> bool:
-    """All its containers have ended, by its node's word."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    """What trains in it has ended for good, by its node's word."""
+    return phase_of(pod, CONTAINER) in ("Succeeded", "Failed")
+
+
+def phase_of(pod: Obj, container: str) -> str:
+    """Of what trains in it: when that has ended for good the pod is over, though others in it may run on for ever."""
+    status = pod.get("status") or {}
+    phase = str(status.get("phase") or "Pending")
+    states = (c.get("state") or {} for c in status.get("containerStatuses") or [] if c.get("name") == container)
+    ended: Obj = next(states, {}).get("terminated") or {}
+    if phase != "Running" or not ended or _starts_again(pod, container, ended):
+        return phase
+    return "Failed" if ended.get("exitCode") else "Succeeded"
+
+
+def _starts_again(pod: Obj, container: str, ended: Obj) -> bool:
+    """In its pod, by its node."""
+    spec = pod["spec"]
+    own: Obj = next((c for c in spec.get("containers") or [] if c.get("name") == container), {})
+    policy = own.get("restartPolicy") or spec.get("restartPolicy") or "Always"
+    by_rule = bool(own.get("restartPolicyRules"))
+    return by_rule or policy == "Always" or (policy == "OnFailure" and bool(ended.get("exitCode")))
+
+
+def _dismissed(metadata: Obj, ended: Obj) -> bool:
+    """It has ended since, and so because, somebody deleted it. Stamps are whole seconds."""
+    by = read_stamp(metadata.get("deletionTimestamp"))
+    at = read_stamp(ended.get("finishedAt"))
+    return by is not None and at is not None and at >= by - float(metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def _ended(status: Obj, container: str) -> Obj:

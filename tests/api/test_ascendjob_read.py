@@ -51,7 +51,7 @@ def test_defaults() -> None:
     assert read.replica("Master").main["ports"] == [{"name": "ascendjob-port", "containerPort": 2222}]
     assert "ports" not in read.replica("Worker").main
     assert (read.run.clean_pods, read.run.backoff_limit, read.run.ttl_s, read.run.deadline_s) == (
-        "None",
+        "Running",
         None,
         None,
         None,
@@ -59,6 +59,18 @@ def test_defaults() -> None:
     assert (read.scheduling.scheduler, read.scheduling.min_available) == ("volcano", 2)
     assert read.recovery.strategies == ()
     assert not read.notes
+
+
+def test_pods_that_always_start_again_never_succeed_and_that_is_said() -> None:
+    always = {**role(), "restartPolicy": "Always"}
+    (note,) = good(job(Master=role(), Worker=always)).notes
+    assert (note.reason, note.message.partition(",")[0]) == (
+        "NeverSucceeds",
+        "pods of Worker start again also when they have ended well",
+    )
+    serves = job(Master=role(), Worker=always)
+    serves["metadata"]["labels"] |= {"jobID": "j", "app": "a"}
+    assert not good(serves).notes
 
 
 def test_lower_case_roles_are_accepted() -> None:

@@ -32,6 +32,7 @@ KILLED = change(1, phase="Failed", exit_code=137)
 EVICTED = change(1, phase="Failed", evicted=True, text="Evicted")
 DELETED = replace(SEEN, pods=PODS[:2])
 DELETING = change(2, deleting=100.0)
+DISMISSED = change(2, phase="Failed", exit_code=143, deleting=100.0, dismissed=True)
 ALL = replace(SEEN, pods=tuple(replace(p, phase="Failed", exit_code=1) for p in PODS))
 LOST = replace(SEEN, nodes={**NODES, "node-1": NodeSeen(ready=False)})
 NO_NODE = replace(SEEN, nodes={"node-0": NodeSeen(), "node-2": NodeSeen()})
@@ -65,6 +66,7 @@ TABLE: dict[str, tuple[Wanted, Seen, str | tuple[bool, bool, bool]]] = {
     "deleted, fault-scheduling off": (OFF, DELETED, FAILED),
     "deleted": (JOB, DELETED, (True, True, False)),
     "being deleted": (JOB, DELETING, (True, True, False)),
+    "deleted, and ended by the time it is seen": (JOB, DISMISSED, (True, True, False)),
     "evicted": (JOB, EVICTED, (True, True, False)),
     "deleted, limit not reached": (LIMIT, DELETED, (True, True, False)),
     "deleted, limit reached": (LIMIT, used(DELETED, charged=1), "specified backoff limit"),
@@ -134,6 +136,16 @@ NO_LOSS: dict[str, tuple[Wanted, Seen]] = {
 @pytest.mark.parametrize("row", NO_LOSS)
 def test_what_is_no_loss(row: str) -> None:
     assert find_losses(*NO_LOSS[row]) == []
+
+
+def test_once_all_pods_were_there_each_loss_is_a_new_one() -> None:
+    """Also that of a pod which was made in an earlier wave. Until then it goes with what is being mended."""
+    second = replace(PODS[2], wave=1)
+    for lost in (CRASHED, LOST, change(1, phase="Failed", evicted=True)):
+        pods = (*lost.pods[:2], second)
+        launched = used(replace(lost, pods=pods), wave=1, launched=1)
+        assert [loss.place for loss in find_losses(RECOVER, launched)] == [("Worker", 0)]
+        assert find_losses(RECOVER, used(launched, launched=0)) == []
 
 
 def test_the_seeds_message_counts_down() -> None:

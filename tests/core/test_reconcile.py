@@ -138,6 +138,24 @@ def test_only_the_lost_pod_is_replaced_and_its_node_avoided() -> None:
     assert decide(job, gone, NOW).writes == (MakePod(("Worker", 0), 1, "", ("node-1",)),)
 
 
+def test_what_happens_to_a_pod_that_stayed_when_another_was_replaced_is_judged_as_what_it_is() -> None:
+    """Not as one that somebody deleted: it is counted, its node is avoided, and what is not known yet is waited for."""
+    job = replace(GRACE, keeps_others=True, recovers=True)
+    pods = (*PODS[:2], replace(PODS[2], wave=1))
+    record = replace(GOING.record, wave=1, launched=1)
+    lost = replace(GOING, pods=pods, nodes=LOST.nodes, record=record, insight=Insight(recovers=True))
+    plan = decide(job, lost, NOW)
+    assert dropped(plan) == ["job-worker-0"]
+    assert (plan.record.wave, plan.record.avoid) == (2, (("node-1", NOW),))
+    assert plan.word is not None
+    assert "Worker 0 has lost its node" in plan.word.message
+
+    crashed = replace(lost, nodes=NODES, pods=(PODS[0], replace(PODS[1], phase="Failed", exit_code=1), pods[2]))
+    assert state(decide(JOB, replace(crashed, insight=None), NOW)) == ("Failed", "JobFailed")
+    unsure = decide(job, replace(crashed, insight=None, insight_until=NOW + 5), NOW)
+    assert (unsure.writes, unsure.record.wave, unsure.again_s) == ((), 1, 5)
+
+
 def test_a_pod_that_was_left_for_a_process_is_replaced_and_its_node_taken_again_for_want_of_another() -> None:
     job = replace(GRACE, keeps_others=True, recovers=True)
     left = Insight(recovers=True, left={PODS[1].uid: "rank 1 killed (SIGKILL)"})
@@ -193,6 +211,40 @@ def test_success_needs_all_and_remembers_each() -> None:
     assert end.record.ended_at == NOW
 
 
+def test_a_program_that_ends_well_because_its_pod_was_deleted_has_not_done_its_work() -> None:
+    """`trap 'exit 0' TERM`. `onward run` says 0 only when the work is done, so that is believed."""
+    told = replace(PODS[2], phase="Succeeded", exit_code=0, deleting=NOW + 30, dismissed=True)
+    seen = replace(GOING, pods=(*PODS[:2], told))
+    plan = decide(JOB, seen, NOW)
+    assert (state(plan)[0], plan.record.done, plan.record.charged) == ("Restarting", (), 1)
+    assert plan.word is not None
+    assert "Worker 1 is gone (its pod was deleted)" in plan.word.message
+    manned = decide(JOB, replace(seen, record=replace(GOING.record, begun=0)), NOW)
+    assert (state(manned)[0], manned.record.done, manned.record.charged) == ("Running", (("Worker", (1,)),), 0)
+
+
+class Index(int):
+    """Counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Index.compared += 1
+        return int.__eq__(self, other)
+
+    __hash__ = int.__hash__
+
+
+def test_places_that_are_done_are_not_gone_through_for_each_place() -> None:
+    """Thousands of pods that have succeeded, and are deleted by now."""
+    many = 500
+    job = replace(JOB, roles=(JOB.roles[0], replace(JOB.roles[1], count=many)))
+    record = replace(GOING.record, shape=job.shape, done=(("Worker", tuple(map(Index, range(many)))),))
+    plan = decide(job, replace(GOING, pods=PODS[:1], record=record), NOW)
+    assert (plan.writes, state(plan)[0]) == ((), "Running")
+    assert Index.compared < 20 * many
+
+
 def test_an_elastic_job_may_end_without_those_that_found_no_place() -> None:
     waiting = replace(PODS[2], phase="Pending", node="", wave=1)
     pods = (*(replace(p, phase="Succeeded") for p in PODS[:2]), waiting)
@@ -217,6 +269,42 @@ def test_what_is_left_after_the_end() -> None:
     assert dropped(_after_end("Succeeded", "None")) == ["job-worker-1"]
     assert dropped(_after_end("Succeeded", "Running")) == ["job-worker-0", "job-worker-1"]
     assert DropGang() in _after_end("Failed", "None").writes
+
+
+def test_what_others_do_in_a_pod_that_has_ended_ends_with_the_job() -> None:
+    """What trained has ended; a sidecar runs on, and holds what its pod asked for."""
+    pods = tuple(replace(p, phase="Succeeded", lingers=True) for p in PODS)
+    end = decide(JOB, replace(GOING, pods=pods), NOW)
+    assert state(end) == ("Succeeded", "JobSucceeded")
+    after = replace(GOING, pods=pods, word=end.word, record=end.record)
+    assert len(dropped(decide(JOB, after, NOW))) == 3
+    assert dropped(decide(replace(JOB, clean_pods="None"), after, NOW)) == []
+    failed = (PODS[0], replace(PODS[1], phase="Failed", exit_code=3, lingers=True), replace(PODS[2], phase="Failed"))
+    over = decide(JOB, replace(GOING, pods=failed), NOW)
+    assert state(over) == ("Failed", "JobFailed")
+    after = replace(GOING, pods=failed, word=over.word, record=over.record)
+    for clean in ("None", "Running"):
+        assert dropped(decide(replace(JOB, clean_pods=clean), after, NOW)) == ["job-master-0", "job-worker-0"]
+
+
+def test_which_pod_it_was_is_said_where_the_words_of_the_state_do_not() -> None:
+    plan = decide(JOB, replace(GOING, pods=(PODS[0], replace(PODS[1], phase="Failed", exit_code=3), PODS[2])), NOW)
+    assert [(e.reason, e.message) for e in plan.events] == [
+        ("JobFailed", "Job ns/job has failed because has pod failed."),
+        ("PodLost", "Job ns/job: Worker 0 failed (exit code 3); no retry is allowed."),
+    ]
+    again = decide(replace(JOB, retry_times=1), replace(GOING, pods=ALL.pods), NOW)
+    assert [e.reason for e in again.events] == ["jobRestarting", "PodLost"]
+    assert [e.reason for e in decide(JOB, replace(GOING, pods=PODS[:2]), NOW).events] == ["jobRestarting"]
+
+
+def test_why_a_pod_that_replaces_another_has_no_node_is_said() -> None:
+    waits = replace(PODS[2], wave=1, phase="Pending", node="", text="0/3 nodes are available: 3 Insufficient cpu.")
+    word, record = Word("Restarting", "jobRestarting", "x"), replace(GOING.record, wave=1)
+    seen = replace(GOING, pods=(*PODS[:2], waits), word=word, record=record)
+    plan = decide(replace(JOB, keeps_others=True), seen, NOW)
+    told = next(e for e in plan.extras if e.type == "GangScheduled")
+    assert told.message == "2 of 3 pods have a node; 0/3 nodes are available: 3 Insufficient cpu."
 
 
 def test_the_time_after_the_end() -> None:
