@@ -98,7 +98,9 @@ def test_node_addresses(pods: OneCluster) -> None:
     assert len(set(addresses.values())) == 3
     status = pods.phase("net-host", "Failed")
     assert status["podIP"] == status["hostIP"] == addresses[pods.pod("net-host")["spec"]["nodeName"]]
-    text = pods.logs("net-host")
+    text, node = pods.logs("net-host"), pods.pod("net-host")["spec"]["nodeName"]
+    assert text.splitlines()[:2] == [node, node], "it is called as its node"
+    assert text.splitlines()[2].split()[:2] == [status["hostIP"], node]
     assert status["hostIP"] in text, "it sees the network of its node"
     assert "No such file" in text, "it wanted no token, and has none"
 
