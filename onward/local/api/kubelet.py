@@ -160,6 +160,8 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
         )
     if target.subresource != "portforward" and not any(_true(request, key) for key in ("stdin", "stdout", "stderr")):
         raise bad_request("you must specify at least 1 of stdin, stdout, stderr")
+    if not web.WebSocketResponse().can_prepare(request):
+        raise bad_request("this is no handshake of a WebSocket")
     url = "/".join(filter(None, [base, target.subresource, target.namespace, target.name, container]))
     offered = [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if each.strip()]
     query = MultiDict((key, value) for key, value in request.query.items() if key != "container")

@@ -164,6 +164,15 @@ def test_exec_without_a_websocket_is_501(api: ApiProcess, agent: Agent, namespac
     assert api.call("POST", path, {})[0] == 400
 
 
+def test_a_broken_handshake_runs_nothing(api: ApiProcess, agent: Agent, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods/p/exec?command=x&stdout=true&container=main"
+    broken = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "x"}
+    code, answer, _ = api.raw("GET", path, None, broken)
+    assert code == 400, answer
+    assert b"no handshake of a WebSocket" in answer
+    assert not agent.asked
+
+
 def test_v4_clients(api: ApiProcess, agent: Agent, namespace: str) -> None:
     async def ask() -> tuple[str | None, bytes]:
         headers = {"Authorization": f"Bearer {api.token}"}
