@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
 
 .PHONY: demo test test-cluster lint nightly bench clean
 
@@ -11,7 +12,7 @@ demo: $(STAMP)
 
 # A test of real processes can lose a race on a machine that is busy with other work: what failed is run once more, by
 # itself, and said to be unsteady. What fails twice has failed, and so has a run in which more than a few failed.
-test: $(STAMP) lint
+test: $(TOOLS) lint
 	$(BIN)/python -m pytest -q || { [ $$? -eq 1 ] && $(BIN)/python -m pytest -q --lf --lfnf none --once-more; }
 
 lint: $(STAMP)
@@ -24,11 +25,11 @@ lint: $(STAMP)
 # need ONWARD_TEST_IMAGE, an image with onward and torch; see docs/operator.md.
 API_TESTS := $(addprefix tests/local/api/test_,transcript.py kubectl.py python_client.py)
 JOB_TESTS := $(addprefix tests/local/jobs/test_acjob_,anywhere.py trains_anywhere.py)
-test-cluster: $(STAMP)
+test-cluster: $(TOOLS)
 	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q $(API_TESTS)
 	ONWARD_TEST_KUBECONFIG="$(KUBECONFIG)" $(BIN)/python -m pytest -q -m "nightly or not nightly" $(JOB_TESTS)
 
-nightly: $(STAMP)
+nightly: $(TOOLS)
 	$(BIN)/python -m pytest -q -m nightly
 
 bench: $(STAMP)
@@ -38,6 +39,11 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+# kubectl and ip, which some tests need: got where they are missing and that can be done; else those tests are skipped.
+$(TOOLS): $(STAMP) tests/machine.py
+	$(BIN)/python tests/machine.py
 	touch $@
 
 clean:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import machine
 import psutil
 import pytest
 
@@ -28,6 +29,7 @@ UNSTEADY = 4  # more than so many failures are no accident
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    machine.use_kubectl()
     if config.getoption("once_more"):
         failed = config.cache.get("cache/lastfailed", {})
         if not 0 < len(failed) <= UNSTEADY:
@@ -35,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for line in machine.missing():
+        terminalreporter.write_line(line, red=True, bold=True)
     if config.getoption("once_more"):
         for report in terminalreporter.stats.get("passed", []):
             terminalreporter.write_line(f"UNSTEADY {report.nodeid}: failed among the others, passed by itself")

@@ -4,12 +4,16 @@ processes of its own; this is its command line.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
+import onward
 from onward.errors import UsageError
 from onward.kube.access import local_state
 
@@ -18,7 +22,14 @@ CHAOS = ("stop", "start", "partition", "heal", "drain", "sub-health")
 
 def _local(*words: str) -> int:
     sys.stdout.flush()
-    return subprocess.run([sys.executable, "-m", "onward.local", *words], check=False).returncode
+    return subprocess.run(_command(*words), check=False).returncode
+
+
+def _command(*words: str) -> list[str]:
+    """Not by `python -m`: that takes modules from the current directory first, whose `queue.py` is none of ours."""
+    root = str(Path(onward.__file__).resolve().parents[1])
+    code = f"import sys; sys.path[0] = {root!r}; from onward.local.__main__ import main; sys.exit(main())"
+    return [sys.executable, "-c", code, *words]
 
 
 def _words(given: dict[str, object]) -> list[str]:
@@ -110,8 +121,17 @@ def cluster_is_here() -> bool:
     return (local_state() / "cluster.json").exists()
 
 
-def cluster_status(output: str) -> int:
-    return _local("status", "--output", output)
+def cluster_status() -> int:
+    return _local("status", "--output", "text")
+
+
+def cluster_facts() -> tuple[int, dict[str, Any]]:
+    """How it stands, for programs; and the exit code that says whether all is well."""
+    done = subprocess.run(_command("status", "--output", "json"), stdout=subprocess.PIPE, text=True, check=False)
+    try:
+        return done.returncode, dict(json.loads(done.stdout))
+    except ValueError:  # it was taken down in this moment, or cannot be read: that was said on stderr
+        return done.returncode or 1, {}
 
 
 def chaos_node(words: Sequence[str]) -> int:

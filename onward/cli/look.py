@@ -32,17 +32,27 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
-def ps(output: str) -> int:
-    """Every job of this user on this machine, one line each."""
+def _asked() -> list[tuple[ControlFile, ControlReply | None]]:
     rows: list[tuple[ControlFile, ControlReply | None]] = []
     for job in running_jobs():
         try:
             rows.append((job, ask(job)))
         except WireError:
             rows.append((job, None))
+    return rows
+
+
+def listed_jobs() -> list[dict[str, Any]]:
+    """For programs."""
+    return [_listed(job, reply) for job, reply in _asked()]
+
+
+def ps(output: str) -> int:
+    """Every job of this user on this machine, one line each."""
     if output == "json":
-        print(as_json([_listed(job, reply) for job, reply in rows]))
+        print(as_json(listed_jobs()))
         return 0
+    rows = _asked()
     if not rows:
         print("no job of yours is running on this machine")
         return 0

@@ -122,18 +122,26 @@ def ps(output: str) -> int:
 @click.argument("job", required=False)
 @_output
 def status(job: str | None, output: str) -> int:
-    """Show how a running job stands, and the cluster of onward up."""
+    """Show how a running job stands, and the cluster of onward up.
+
+    With -o json and no JOB, where there is a cluster: the cluster, and all jobs under `jobs`.
+    """
     from onward.cli.look import ps as list_jobs
     from onward.cli.look import status as go
 
     if job is None:
         from onward.agent.control import running_jobs
-        from onward.cli.cluster import cluster_is_here, cluster_status
+        from onward.cli.cluster import cluster_facts, cluster_is_here, cluster_status
+        from onward.cli.look import listed_jobs
+        from onward.cli.report import as_json
 
-        jobs = bool(running_jobs())
-        if cluster_is_here() and not (jobs and output == "json"):
-            code = cluster_status(output)
-            if not jobs:
+        if cluster_is_here() and output == "json":
+            code, facts = cluster_facts()
+            print(as_json({**facts, "jobs": listed_jobs()}))
+            return code
+        if cluster_is_here():
+            code = cluster_status()
+            if not running_jobs():
                 return code
             print()
             try:

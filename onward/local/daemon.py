@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import Coroutine
@@ -13,6 +14,13 @@ from onward.errors import OnwardError
 
 LONGEST_LINE = 1 << 20
 """Of a request: commands and selectors travel in it, and a real server takes a megabyte."""
+
+
+def open_many_files() -> None:
+    """As many as we may: each connection is one. Not for processes that start others, who would have it from them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def run(name: str, work: Coroutine[Any, Any, None], told: tuple[type[Exception], ...] = (OnwardError,)) -> int:

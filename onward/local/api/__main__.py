@@ -11,6 +11,7 @@ from pathlib import Path
 from onward.errors import UsageError
 from onward.local.api.serving import run
 from onward.local.api.settings import Settings
+from onward.local.daemon import open_many_files
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--service-range", default="10.96.0.0/16", help="where services get their addresses from")
     parser.add_argument("--controller", action="append", default=[], help="plural.group that something acts on")
     args = parser.parse_args()
+    open_many_files()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     settings = Settings(
         state=args.state,

@@ -70,11 +70,19 @@ class Malformed(Exception):
     """Not JSON (or YAML) at all; the text is what Go says about it."""
 
 
+_ESCAPES = re.compile(r"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(\\u[dD][89a-fA-F]\w\w)|\\.", re.DOTALL)
+
+
+def _whole_characters(text: str) -> str:
+    """Halves of a pair that stand alone are no characters: as in Go, each becomes the replacement character."""
+    return _ESCAPES.sub(lambda found: "\\ufffd" if found.group(1) else found.group(), text)
+
+
 def parse_json(raw: bytes) -> Any:
     """JSON, with the keys that came twice marked."""
     try:
         text = raw.decode()
-        return _decode(text)
+        return _decode(_whole_characters(text) if "\\u" in text else text)
     except UnicodeDecodeError:
         raise Malformed("invalid UTF-8 in the body") from None
     except json.JSONDecodeError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -19,13 +20,15 @@ from multidict import MultiDict
 from onward.local.api import certs
 from onward.local.api.request import Target, number
 from onward.local.api.rest import Api
-from onward.local.api.status import ApiError, bad_request, not_found, not_supported
+from onward.local.api.status import ApiError, bad_request, internal, not_found, not_supported
+from onward.local.api.store import encode
 
 Json = dict[str, Any]
 ANNOTATION = "onward.dev/kubelet"
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 CONNECT_S = 10.0
 REMEMBERED_S = 10.0
+STATUS_CHANNEL = b"\x03"  # of exec and attach
 LOG_OPTIONS = ("follow", "previous", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "limitBytes", "stream")
 
 
@@ -97,14 +100,24 @@ async def log(api: Api, request: web.Request, target: Target) -> web.StreamRespo
                     raise await _refusal(upstream)
                 response = web.StreamResponse(headers={"Content-Type": "text/plain"})
                 await response.prepare(request)
-                async for chunk in upstream.content.iter_any():
-                    await response.write(chunk)
+                try:
+                    async for chunk in upstream.content.iter_any():
+                        await response.write(chunk)
+                except aiohttp.ClientPayloadError:  # the agent died: a clean end would say that this was all
+                    raise _hang_up(request) from None
                 await response.write_eof()
                 return response
         except (aiohttp.ClientConnectionError, asyncio.TimeoutError) as error:
             if request.transport is None or request.transport.is_closing():
                 raise
             raise _unreachable(pod["spec"]["nodeName"], error) from None
+
+
+def _hang_up(request: web.Request) -> ConnectionError:
+    """Cut the connection in the middle of an answer: nothing else can be said any more."""
+    if request.transport is not None:
+        request.transport.abort()
+    return ConnectionResetError("the other side has gone")
 
 
 async def _refusal(upstream: aiohttp.ClientResponse) -> ApiError:
@@ -147,6 +160,8 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
         )
     if target.subresource != "portforward" and not any(_true(request, key) for key in ("stdin", "stdout", "stderr")):
         raise bad_request("you must specify at least 1 of stdin, stdout, stderr")
+    if not web.WebSocketResponse().can_prepare(request):
+        raise bad_request("this is no handshake of a WebSocket")
     url = "/".join(filter(None, [base, target.subresource, target.namespace, target.name, container]))
     offered = [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if each.strip()]
     query = MultiDict((key, value) for key, value in request.query.items() if key != "container")
@@ -161,16 +176,28 @@ async def connect(api: Api, request: web.Request, target: Target) -> web.StreamR
         chosen = upstream.protocol
         client = web.WebSocketResponse(protocols=[chosen] if chosen else (), max_msg_size=0)
         await client.prepare(request)
-        pumps = [asyncio.create_task(_pump(client, upstream)), asyncio.create_task(_pump(upstream, client))]
+        given, answers = asyncio.create_task(_pump(client, upstream)), asyncio.create_task(_pump(upstream, client))
         try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((given, answers), return_when=asyncio.FIRST_COMPLETED)
+            if not given.done() and answers.exception() is None:
+                await _check_end(request, client, pod["spec"]["nodeName"], target.subresource, answers.result())
         finally:
-            for pump in pumps:
+            for pump in (given, answers):
                 pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            await asyncio.gather(given, answers, return_exceptions=True)
             await upstream.close()
             await client.close()
         return client
+
+
+async def _check_end(request: web.Request, client: web.WebSocketResponse, node: str, asked: str, end: End) -> None:
+    """An agent that goes without a word of how it ended: clients would take that for success."""
+    if asked == "portforward":
+        if not end.goodbye:
+            raise _hang_up(request)
+    elif not end.status:
+        text = f"the agent of node {node} was lost during {asked}; how that ended is not known"
+        await client.send_bytes(STATUS_CHANNEL + encode(internal(text).status()))
 
 
 def _true(request: web.Request, key: str) -> bool:
@@ -195,12 +222,23 @@ def _unreachable(node: str, error: Exception) -> ApiError:
     return ApiError(503, "ServiceUnavailable", text)
 
 
-async def _pump(source: Any, sink: Any) -> None:
+@dataclass(frozen=True)
+class End:
+    """How one side ended: had it sent a status, and did it say goodbye?"""
+
+    status: bool
+    goodbye: bool
+
+
+async def _pump(source: Any, sink: Any) -> End:
     """From one WebSocket (of either side of aiohttp) into the other."""
-    async for message in source:
+    status = False
+    while True:
+        message = await source.receive()
         if message.type == aiohttp.WSMsgType.BINARY:
+            status = status or message.data[:1] == STATUS_CHANNEL
             await sink.send_bytes(message.data)
         elif message.type == aiohttp.WSMsgType.TEXT:
             await sink.send_str(message.data)
         else:
-            return
+            return End(status, message.type == aiohttp.WSMsgType.CLOSE)

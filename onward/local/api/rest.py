@@ -16,7 +16,18 @@ from typing import Any
 
 import msgspec
 
-from onward.local.api import crds, defaults, definitions, lifecycle, ownership, pods, rules, validation, zeros
+from onward.local.api import (
+    crds,
+    defaults,
+    definitions,
+    lifecycle,
+    ownership,
+    pods,
+    rules,
+    services,
+    validation,
+    zeros,
+)
 from onward.local.api.clock import now_text
 from onward.local.api.decoding import TypeMismatch, conform, handled_as
 from onward.local.api.ownership import Entry
@@ -233,6 +244,8 @@ class Api:
             raise invalid(resource.group, resource.kind, shown[:300], causes)
         if resource.key == "pods":
             options.warnings.extend(pods.warnings(body))
+        if resource.key == "services":
+            options.warnings.extend(services.warnings(body))
         if resource.key == crds.KEY:
             crds.accept(self.registry, body)
             if definitions.has_rules(body["spec"]) and rules.library() is None:

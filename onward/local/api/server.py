@@ -73,6 +73,8 @@ class Server:
             return _json(ApiError(413, "RequestEntityTooLarge", text).status(), 413)
         except ConnectionError:
             raise
+        except web.RequestPayloadError as error:
+            return _json(bad_request(f"the body cannot be read: {error}").status(), 400)
         except Exception as error:
             log.exception("%s %s failed", request.method, request.path)
             text = f"Internal error occurred: {type(error).__name__}: {error}; a bug in onward, please report it"

@@ -14,6 +14,7 @@ Json = dict[str, Any]
 OUTSIDE = ("NodePort", "LoadBalancer")
 POLICIES = ("Cluster", "Local")
 DAY_S = 86400
+WAYS_IN = "pods reach the service at its cluster IP, others with `kubectl port-forward`"
 
 
 def check(body: Json) -> list[Cause]:
@@ -96,6 +97,17 @@ def _traffic(spec: Json) -> list[Cause]:
         if family != "IPv4" and spec.get("clusterIP") != "None":
             causes.append(wrong(f"spec.ipFamilies[{index}]", family, "not configured on this cluster"))
     return causes
+
+
+def warnings(body: Json) -> list[str]:
+    """What is taken, and has no effect here."""
+    spec = body.get("spec") or {}
+    found = []
+    if spec.get("type") in OUTSIDE:
+        found.append(f"spec.type: nothing listens at the nodes' ports here and nobody balances load; {WAYS_IN}")
+    if spec.get("externalIPs"):
+        found.append(f"spec.externalIPs: nothing listens at other addresses here; {WAYS_IN}")
+    return found
 
 
 def check_free(store: Store, body: Json) -> list[Cause]:

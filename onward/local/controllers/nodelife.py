@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from onward.core.placement import tolerates
 from onward.kube.client import ApiError, Client, Unreachable
@@ -24,6 +25,9 @@ CORDONED = "node.kubernetes.io/unschedulable"
 DEFAULT_TOLERATION_S = 300
 LOOK_S = 0.5
 
+Mark = tuple[str, str, str]
+"""A taint: node, key, value."""
+
 
 class NodeLifecycle:
     def __init__(self, client: Client, plan: Plan) -> None:
@@ -33,6 +37,7 @@ class NodeLifecycle:
         self._leases = Informer(client, LEASES, LEASE_NAMESPACE)
         self._events = EventRecorder(client, "node-controller")
         self._seen: dict[str, tuple[str, float]] = {}  # node -> its lease's version, when we first saw it
+        self._tainted: dict[Mark, float] = {}  # when it began
 
     async def run(self) -> None:
         tasks = [asyncio.ensure_future(i.run()) for i in (self._nodes, self._pods, self._leases, self._events)]
@@ -56,6 +61,7 @@ class NodeLifecycle:
         silent = {name_of(node) for node in self._nodes if self._silent(node)}
         for node in self._nodes:
             await self._mark(node, name_of(node) in silent)
+        self._tainted = taints_since(list(self._nodes), self._tainted, time.time())
         for pod in self._pods:
             await self._mind(pod)
 
@@ -153,7 +159,8 @@ class NodeLifecycle:
             await self._delete(pod, None)
 
     def _due(self, pod: Obj, taint: Obj) -> float:
-        """When a taint drives a pod away: at once, after the time it tolerates it, or never."""
+        """When a taint drives a pod away: at once, after the time it tolerates it, or never. The time begins with
+        the taint, or with the pod if that came later."""
         matching = [t for t in pod["spec"].get("tolerations") or [] if tolerates(t, taint)]
         if not matching:
             return 0.0
@@ -164,7 +171,8 @@ class NodeLifecycle:
         wait_s = min(bounded)
         if wait_s == DEFAULT_TOLERATION_S and taint["key"] in (UNREACHABLE, NOT_READY):
             wait_s = self._plan.evict_s
-        return (read_stamp(taint.get("timeAdded")) or time.time()) + wait_s
+        begun = self._tainted.get(_mark(pod["spec"]["nodeName"], taint), time.time())
+        return max(begun, read_stamp(pod["metadata"].get("creationTimestamp")) or 0.0) + wait_s
 
     async def _unready(self, pod: Obj) -> None:
         """What we know of a pod on a lost node: nothing. It must not count as ready."""
@@ -198,3 +206,18 @@ class NodeLifecycle:
         except ApiError as e:
             if e.code not in (404, 409):
                 raise
+
+
+def _mark(node: str, taint: Obj) -> Mark:
+    return node, taint["key"], taint.get("value") or ""
+
+
+def taints_since(nodes: list[Obj], before: Mapping[Mark, float], now: float) -> dict[Mark, float]:
+    """When each taint that drives pods away began: as it says itself, or when we saw it (kubectl gives no time)."""
+    found = {}
+    for node in nodes:
+        for taint in (node.get("spec") or {}).get("taints") or []:
+            if taint["effect"] == "NoExecute":
+                mark = _mark(name_of(node), taint)
+                found[mark] = read_stamp(taint.get("timeAdded")) or before.get(mark, now)
+    return found

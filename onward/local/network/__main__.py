@@ -78,6 +78,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m onward.local.network", description=__doc__)
     parser.add_argument("--state", type=Path, required=True, help="the directory of the cluster")
     asked = parser.parse_args()
+    daemon.open_many_files()
     return daemon.run("network", _run(asked.state.resolve()), told=(OnwardError, OSError))
 
 

@@ -19,7 +19,7 @@ from onward.kube.queue import WorkQueue, work
 from onward.local.node import devices, environment, podstatus, volumes
 from onward.local.node import recipe as recipes
 from onward.local.node.accounts import with_token
-from onward.local.node.references import fetch_objects, fetch_tokens, needed
+from onward.local.node.references import TokenRequest, fetch_objects, fetch_tokens, needed, tokens_last_s
 from onward.local.node.register import Registration
 from onward.local.node.sandbox import Full, Local, Sandboxes, ports_in_use
 from onward.local.plan import NodePlan, Plan
@@ -233,7 +233,7 @@ class Agent:
         pod: Obj,
         local: Local,
         objects: Mapping[tuple[str, str], Obj],
-        tokens: Mapping[str, str],
+        tokens: Mapping[TokenRequest, str],
         given: Mapping[str, dict[str, list[int]]],
     ) -> recipes.Inputs:
         facts = {"hostIP": self._host, "podIP": local.address}
@@ -294,7 +294,8 @@ class Agent:
             text = "the pod's supervisor was gone; it is started again"
             self._events.record(pod, PODS, "Warning", "ShimRestarted", text)
             objects = await fetch_objects(self._client, pod)
-            setting = recipes.volume_setting(self._inputs(_without_tokens(pod), local, objects, {}, {}))
+            tokens = await self._tokens(pod, local)
+            setting = recipes.volume_setting(self._inputs(pod, local, objects, tokens, {}))
             try:
                 await asyncio.to_thread(volumes.prepare, setting)
                 await asyncio.to_thread(self._sandboxes.relaunch, local)
@@ -304,10 +305,19 @@ class Agent:
                 return
         self._follow(uid)
         if any(kind in v for v in pod["spec"].get("volumes") or [] for kind in volumes.FILES):
-            objects = await fetch_objects(self._client, pod)
-            setting = recipes.volume_setting(self._inputs(pod, local, objects, {}, {}))
-            setting.pod = _without_tokens(pod)
+            objects, tokens = await fetch_objects(self._client, pod), await self._tokens(pod, local)
+            setting = recipes.volume_setting(self._inputs(pod, local, objects, tokens, {}))
             await asyncio.to_thread(volumes.refresh, setting)
+
+    async def _tokens(self, pod: Obj, local: Local) -> Mapping[TokenRequest, str]:
+        """Of the volumes that it asks for itself; renewed in time."""
+        lasts_s, now = tokens_last_s(pod), time.monotonic()
+        if now >= local.tokens_until:
+            local.tokens |= await fetch_tokens(self._client, pod)
+            local.tokens_until = now + lasts_s
+        if lasts_s < float("inf"):
+            self._queue.add_after(local.uid, max(0.0, local.tokens_until - now))
+        return local.tokens
 
     async def _end(self, local: Local, grace_s: float) -> None:
         """Order the end, or see it through."""
@@ -423,13 +433,3 @@ def _ended(facts: dict[str, object]) -> dict[str, object]:
             c = {**c, "state": "terminated", "exitCode": 137, "reason": "Error", "finishedAt": now, "ready": False}
         containers[name] = c
     return {**facts, "containers": containers, "done": True}
-
-
-def _without_tokens(pod: Obj) -> Obj:
-    """Volumes with a token are not rewritten: the token in them is still good."""
-    volumes_kept = [
-        v
-        for v in pod["spec"].get("volumes") or []
-        if not any("serviceAccountToken" in s for s in (v.get("projected") or {}).get("sources") or [])
-    ]
-    return {**pod, "spec": {**pod["spec"], "volumes": volumes_kept}}

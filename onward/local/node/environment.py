@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import os
+import pwd
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -44,6 +45,15 @@ def base() -> dict[str, str]:
     own = str(Path(sys.executable).parent)
     path = [own, *(p for p in os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":") if p != own)]
     return {"PATH": ":".join(path), **{name: os.environ[name] for name in INHERITED if name in os.environ}}
+
+
+def home_of(uid: int) -> dict[str, str]:
+    """HOME and USER of somebody, as this machine knows them; the home of one whom it does not know is /."""
+    try:
+        found = pwd.getpwuid(uid)
+    except KeyError:
+        return {"HOME": "/"}
+    return {"HOME": found.pw_dir, "USER": found.pw_name}
 
 
 def build(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from onward.core import quantity
 from onward.kube.objects import Obj
 from onward.local.node import devices, environment, volumes
 from onward.local.node.environment import Lookup
+from onward.local.node.references import TokenRequest
 from onward.local.plan import DNS_ADDRESS, DOMAIN
 from onward.local.shim import linux
 
@@ -45,7 +47,7 @@ class Inputs:
     lookup: Lookup
     nfs: dict[str, str]
     host_paths: dict[str, str]
-    tokens: Mapping[str, str]
+    tokens: Mapping[TokenRequest, str]
     ca: str
     started_at: float
     backoff_s: tuple[float, float]
@@ -66,7 +68,7 @@ def build(inputs: Inputs) -> tuple[Obj, list[str]]:
         "uid": metadata["uid"],
         "name": metadata["name"],
         "namespace": metadata["namespace"],
-        "hostname": "" if spec.get("hostNetwork") else hostname(pod),
+        "hostname": hostname(pod),
         "netns": inputs.netns,
         "address": inputs.facts.get("podIP", ""),
         "cgroup": inputs.cgroup,
@@ -96,6 +98,8 @@ def volume_setting(inputs: Inputs) -> volumes.Setting:
 
 
 def hostname(pod: Obj) -> str:
+    if pod["spec"].get("hostNetwork"):  # it is on its node
+        return str(pod["spec"]["nodeName"])
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
 
 
@@ -108,7 +112,8 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
             f"container {name} has no command, and images are not pulled here, so the entrypoint of {c.get('image')!r} "
             f"is not known; write the command into the pod",
         )
-    env = _environment(inputs, c)
+    user = _user(pod, c, notes)
+    env = _environment(inputs, c, user.get("uid"))
     try:
         mounts = volumes.mounts(c, sources, env, volumes.fixed(pod))
     except volumes.MountError as e:
@@ -138,9 +143,10 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         "message_from_log": c.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         "memory_bytes": quantity.whole(limits.get("memory", 0)),
         "cpu_millis": quantity.millis(limits.get("cpu", 0)),
-        "hooks": c.get("lifecycle") or {},
+        "stop_signal": _stop_signal(c),
+        "hooks": _hooks(c),
         "probes": _probes(c, notes),
-        **_user(pod, c, notes),
+        **user,
     }
     return found
 
@@ -158,9 +164,12 @@ def _without_root(mounts: list[Obj], name: str) -> list[Obj]:
     return []
 
 
-def _environment(inputs: Inputs, c: Obj) -> dict[str, str]:
+def _environment(inputs: Inputs, c: Obj, uid: int | None) -> dict[str, str]:
     pod, name = inputs.pod, c["name"]
     own = environment.base()
+    if uid is not None:
+        own.pop("USER", None)
+        own |= environment.home_of(uid)
     if c.get("tty"):
         own["TERM"] = environment.TERM
     own["HOSTNAME"] = hostname(pod)
@@ -177,7 +186,6 @@ def _environment(inputs: Inputs, c: Obj) -> dict[str, str]:
 
 def _probes(c: Obj, notes: list[str]) -> Obj:
     found = {}
-    ports = {p.get("name"): p["containerPort"] for p in c.get("ports") or []}
     for kind in ("startup", "liveness", "readiness"):
         probe = c.get(f"{kind}Probe")
         if not probe:
@@ -185,12 +193,28 @@ def _probes(c: Obj, notes: list[str]) -> Obj:
         if "grpc" in probe:
             notes.append(f"container {c['name']}: {GIVE_UP_GRPC}")
             continue
-        probe = dict(probe)
-        for action in ("httpGet", "tcpSocket"):
-            if action in probe:
-                port = probe[action].get("port")
-                probe[action] = {**probe[action], "port": ports.get(port, port)}
-        found[kind] = probe
+        found[kind] = _numbered(c, probe)
+    return found
+
+
+def _hooks(c: Obj) -> Obj:
+    given = c.get("lifecycle") or {}
+    return {name: _numbered(c, given[name]) for name in ("postStart", "preStop") if given.get(name)}
+
+
+def _stop_signal(c: Obj) -> int:
+    name = str((c.get("lifecycle") or {}).get("stopSignal") or "SIGTERM")
+    return int(getattr(signal, name, signal.SIGTERM))
+
+
+def _numbered(c: Obj, action: Obj) -> Obj:
+    """A probe or hook; a port that it names is a number."""
+    ports = {p.get("name"): p["containerPort"] for p in c.get("ports") or []}
+    found = dict(action)
+    for kind in ("httpGet", "tcpSocket"):
+        if kind in found:
+            port = found[kind].get("port")
+            found[kind] = {**found[kind], "port": ports.get(port, port)}
     return found
 
 

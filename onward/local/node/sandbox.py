@@ -22,6 +22,7 @@ from typing import Any
 from onward.kube.objects import Obj, key_of
 from onward.local.node import volumes
 from onward.local.node.mountpoints import MountPoints
+from onward.local.node.references import Tokens
 from onward.local.plan import NodePlan, Plan, cluster_id
 from onward.local.shim import cgroups, linux
 from onward.local.shim.main import LOCK, command
@@ -51,6 +52,8 @@ class Local:
     seen: int = 0  # the last event of the shim that was told
     grace_s: float | None = None  # what the shim was last ordered
     stop_by: float = float("inf")  # when it must have ended (monotonic)
+    tokens: Tokens = field(default_factory=dict)  # of the volumes that it asks for
+    tokens_until: float = 0.0  # they are asked for anew then (monotonic)
 
     @property
     def done(self) -> bool:

@@ -19,6 +19,7 @@ from onward.core import quantity
 from onward.kube.objects import Obj
 from onward.local.node import environment
 from onward.local.node.environment import Lookup
+from onward.local.node.references import TokenRequest, token_request
 from onward.local.shim import linux
 
 FILES = ("configMap", "secret", "downwardAPI", "projected")
@@ -27,10 +28,6 @@ SHARED_MEMORY = Path("/dev/shm")
 
 class MountError(Exception):
     """A volume cannot be set up: FailedMount. It is tried again."""
-
-
-class NeedsToken(Exception):
-    """A volume wants a service account token (audience, seconds)."""
 
 
 @dataclass
@@ -44,7 +41,7 @@ class Setting:
     host_paths: dict[str, str]
     facts: Mapping[str, str]
     lookup: Lookup
-    tokens: Mapping[str, str]  # audience -> token
+    tokens: Mapping[TokenRequest, str]
     ca: str = ""
 
 
@@ -206,7 +203,7 @@ def _files(setting: Setting, volume: Obj) -> dict[str, tuple[bytes, int]]:
             elif kind == "downwardAPI":
                 whole |= _downward(setting, given)
             elif kind == "serviceAccountToken":
-                token = setting.tokens.get(given.get("audience") or "", "")
+                token = setting.tokens.get(token_request(given), "")
                 private = any(each is not None for each in owners(setting.pod))
                 whole[given["path"]] = (token.encode(), 0o600 if private else mode)
             else:
@@ -281,11 +278,11 @@ def write_files(
     (place / "..data.new").rename(current)
     tops = {Path(path).parts[0] for path in files}
     for top in tops:
-        if not (place / top).is_symlink():
+        if not os.path.lexists(place / top):
             (place / top).symlink_to(f"..data/{top}")
     for entry in place.iterdir():
-        if not entry.name.startswith("..") and entry.name not in tops:
-            entry.unlink()
+        if entry.is_symlink() and not entry.name.startswith("..") and entry.name not in tops:
+            entry.unlink()  # all else is what a subPath needed that names no file of ours
     if old:
         shutil.rmtree(place / old, ignore_errors=True)
 

@@ -101,6 +101,10 @@ def _kill(pid: int) -> None:
 
 def ask_network(spec: dict[str, Any], address: str) -> int:
     """httpGet or tcpSocket; writes what it saw to stdout."""
+    port = str((spec.get("tcpSocket") or spec["httpGet"]).get("port"))
+    if not port.isdecimal():
+        os.write(1, f"the container has no port of the name {port!r}".encode()[:OUTPUT])
+        return 1
     if "tcpSocket" in spec:
         return _tcp(spec["tcpSocket"], address)
     return _http(spec["httpGet"], address, float(spec.get("timeoutSeconds") or 1))

@@ -123,10 +123,7 @@ def _mount(entry: Spec) -> None:
 
 
 def become(spec: Spec, argv: list[str]) -> None:
-    try:
-        os.chdir(spec.get("cwd") or "/")
-    except OSError as e:
-        raise OSError(e.errno, f"working directory {spec.get('cwd')}: {e.strerror}") from None
+    _go_to(spec.get("cwd") or "/", spec.get("mounts") or [])
     if spec.get("gid") is not None:
         os.setgroups(spec.get("groups") or [])
         os.setgid(spec["gid"])
@@ -134,6 +131,16 @@ def become(spec: Spec, argv: list[str]) -> None:
         os.setuid(spec["uid"])
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # changing the user clears it
     exec_in_path(argv, spec["env"])
+
+
+def _go_to(place: str, mounts: list[Spec]) -> None:
+    """A working directory in a volume is made, as container runtimes do; elsewhere it would be one of the machine's."""
+    try:
+        if any(place.startswith(f"{entry['target']}/") for entry in mounts):
+            os.makedirs(place, exist_ok=True)
+        os.chdir(place)
+    except OSError as e:
+        raise OSError(e.errno, f"working directory {place}: {e.strerror}") from None
 
 
 def exec_in_path(argv: list[str], env: dict[str, str]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import machine
 import pytest
 from apiserver import ApiProcess
 from realserver import Elsewhere
@@ -47,25 +46,18 @@ def namespace(api: ApiProcess) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def kubectl(api: ApiProcess) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Stock kubectl against the server; skips loudly where there is none."""
-    found = shutil.which("kubectl")
-    if found is None or _minor(found) < 31:
-        pytest.skip("NO KUBECTL 1.31 OR NEWER ON PATH: the tests with stock kubectl are skipped")
+    if not machine.use_kubectl():
+        pytest.skip(machine.NO_KUBECTL)
     home = api.state / "kube-home"
     home.mkdir(exist_ok=True)
 
     def run(*args: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "KUBECONFIG": str(api.state / "kubeconfig"), "HOME": str(home)}
         done = subprocess.run(
-            [found, *args], input=stdin, capture_output=True, text=True, timeout=60, env=environment, check=False
+            ["kubectl", *args], input=stdin, capture_output=True, text=True, timeout=60, env=environment, check=False
         )
         if check:
             assert done.returncode == 0, f"kubectl {' '.join(args)}\n{done.stdout}\n{done.stderr}"
         return done
 
     return run
-
-
-def _minor(kubectl: str) -> int:
-    command = [kubectl, "version", "--client", "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return int(json.loads(done.stdout)["clientVersion"]["minor"].rstrip("+"))

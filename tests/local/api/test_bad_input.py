@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
+import resource
 import socket
 import sqlite3
 import stat
@@ -52,6 +54,45 @@ def test_malformed_bodies_are_400(api: ApiProcess, body: bytes, content: str) ->
     status = json.loads(answer)
     assert status["kind"] == "Status"
     assert 0 < len(status["message"]) < 3000
+
+
+def test_a_body_that_is_not_what_its_encoding_says(api: ApiProcess) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    code, answer, _ = api.raw("POST", MAPS, b"\x1f\x8b" + bytes(100), headers)
+    assert code == 400, answer
+    assert b"the body cannot be read" in answer
+    code, answer, _ = api.raw("POST", MAPS, gzip.compress(b" " * (100 << 20)), headers)
+    assert code == 413, answer
+
+
+@pytest.mark.parametrize("content", ["application/json", "application/yaml"])
+def test_half_a_character_is_replaced(api: ApiProcess, namespace: str, content: str) -> None:
+    data = rb'{"a": "\ud800", "b": "\\ud800", "c": "\ud83d\ude00", "d": "\udc00\ud83d"}'
+    body = b'{"metadata": {"name": "half"}, "data": ' + data + b"}"
+    code, answer, _ = api.raw("POST", f"/api/v1/namespaces/{namespace}/configmaps", body, {"Content-Type": content})
+    assert code == 201, answer
+    assert json.loads(answer)["data"] == {"a": "\ufffd", "b": "\\ud800", "c": "\U0001f600", "d": "\ufffd\ufffd"}
+
+
+def test_half_a_character_in_yaml_is_refused(api: ApiProcess) -> None:
+    body = rb'metadata: {name: half, annotations: {a: "\ud800"}}'
+    code, answer, _ = api.raw("POST", MAPS, body, {"Content-Type": "application/yaml"})
+    assert code == 400, answer
+
+
+def test_as_many_connections_as_the_machine_allows(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    process = ApiProcess(tmp_path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        process.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        assert process.process is not None
+        assert resource.prlimit(process.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        process.stop()
 
 
 def test_sizes_are_bounded(api: ApiProcess) -> None:

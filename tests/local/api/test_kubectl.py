@@ -154,6 +154,9 @@ def test_typed_objects_that_kubectl_sends_as_protobuf(k: Kubectl, api: ApiProces
     made = k("create", "deployment", "d", "--image=i", "--replicas=2")
     if api.ours:
         assert "Warning: no controller for deployments runs here" in made.stderr
+    made = k("create", "service", "nodeport", "np", "--tcp=80:80")
+    if api.ours:
+        assert "Warning: spec.type: nothing listens at the nodes' ports here" in made.stderr
     k("scale", "deployment", "d", "--replicas=4")
     assert k("get", "deploy", "d").stdout.splitlines()[1].split()[:2] == ["d", "0/4"]
     k("create", "job", "j", "--image=i")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import subprocess
 import threading
@@ -59,7 +60,14 @@ class Agent:
         await response.prepare(request)
         for n in range(3):
             await response.write(f"line {n}\n".encode())
+        if "follow" in request.query:
+            self._die(request)
         return response
+
+    def _die(self, request: web.Request) -> None:
+        """What the other side sees of a kill -9."""
+        assert request.transport is not None
+        request.transport.abort()
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         assert request.headers["Authorization"] == f"Bearer {self.token}"
@@ -71,6 +79,12 @@ class Agent:
         words = " ".join(request.query.getall("command"))
         await socket.send_bytes(b"\x01" + f"{socket.ws_protocol}: {words}\n".encode())
         await socket.send_bytes(b"\x02" + b"a word of warning\n")
+        if words.startswith("die"):
+            self._die(request)
+            return socket
+        if words.startswith("leave"):
+            await socket.close()
+            return socket
         details = {"causes": [{"reason": "ExitCode", "message": "3"}]}
         status = {"status": "Failure", "reason": "NonZeroExitCode", "message": "exit 3", "details": details}
         await socket.send_bytes(b"\x03" + json.dumps(status).encode())
@@ -128,12 +142,35 @@ def test_kubectl_shows_why_exec_was_refused(agent: Agent, namespace: str, kubect
     assert "the agent of node proxied cannot be reached" in done.stderr
 
 
+@pytest.mark.parametrize("how", ["die", "leave"])
+def test_exec_whose_agent_goes_has_not_succeeded(agent: Agent, namespace: str, kubectl: Kubectl, how: str) -> None:
+    done = kubectl("-n", namespace, "exec", "p", "-c", "main", "--", how, check=False)
+    assert done.returncode == 1
+    assert "the agent of node proxied was lost during exec; how that ended is not known" in done.stderr
+
+
+def test_logs_whose_agent_dies_are_cut(api: ApiProcess, agent: Agent, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods/p/log?follow=true"
+    with pytest.raises(http.client.IncompleteRead) as cut:
+        api.raw("GET", path)
+    assert cut.value.partial in (b"", b"line 0\nline 1\nline 2\n")
+
+
 def test_exec_without_a_websocket_is_501(api: ApiProcess, agent: Agent, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods/p/exec"
     code, answer = api.call("POST", f"{path}?command=ls", {})
     assert code == 501
     assert "kubectl 1.31 or newer" in answer["message"]
     assert api.call("POST", path, {})[0] == 400
+
+
+def test_a_broken_handshake_runs_nothing(api: ApiProcess, agent: Agent, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods/p/exec?command=x&stdout=true&container=main"
+    broken = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "x"}
+    code, answer, _ = api.raw("GET", path, None, broken)
+    assert code == 400, answer
+    assert b"no handshake of a WebSocket" in answer
+    assert not agent.asked
 
 
 def test_v4_clients(api: ApiProcess, agent: Agent, namespace: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import machine
 import pytest
 from waiting import until
 
@@ -21,8 +21,8 @@ class Kubectl:
     """One namespace of a cluster."""
 
     def __init__(self, kubeconfig: Path, home: Path, namespace: str = "default") -> None:
-        if shutil.which("kubectl") is None:
-            pytest.skip("NO KUBECTL ON PATH")
+        if not machine.use_kubectl():
+            pytest.skip(machine.NO_KUBECTL)
         self.namespace = namespace
         self._env = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(home)}
 

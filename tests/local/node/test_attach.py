@@ -7,20 +7,20 @@ import os
 import pty
 import random
 import select
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import machine
 import pytest
 from kubernetes import client
 from kubernetes.config import load_kube_config
 from kubernetes.stream import stream
 from onecluster import OneCluster, a_pod
 
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: attach by stock kubectl")
+pytestmark = pytest.mark.skipif(not machine.use_kubectl(), reason=machine.NO_KUBECTL)
 Kubectl = Callable[..., subprocess.CompletedProcess[bytes]]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import machine
 import pytest
 import yaml
 from kernel import alive
 from onecluster import ROOT, OneCluster
 
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: gangs as people see them")
+pytestmark = pytest.mark.skipif(not machine.use_kubectl(), reason=machine.NO_KUBECTL)
 
 
 class Kubectl:

@@ -25,7 +25,7 @@ def test_volumes(pods: OneCluster) -> None:
     pods.until(lambda: pods.container("files-volumes").get("state", {}).get("running"), "it runs")
     pods.until(lambda: "done" in pods.logs("files-volumes"), "it has read everything")
     lines = pods.logs("files-volumes").splitlines()
-    assert lines[0] == f"{MOUNTS}/empty"
+    assert lines[0] == f"{MOUNTS}/empty/made/for/it"
     assert lines[1:5] == ["a", "b", "script.sh", "1400"]  # no end of line in the value 1
     assert lines[5:11] == ["s3cret", 'app="files"', "1500", "from nfs", "twoonward", "same time"]
     assert lines[11].endswith("Read-only file system")
@@ -35,12 +35,14 @@ def test_volumes(pods: OneCluster) -> None:
     pods.call(pods.client.patch(CONFIGMAPS, "files-map", {"data": {"a": "changed"}}, "default"))
     pods.phase("files-volumes", "Succeeded")
     assert pods.logs("files-volumes").endswith("changed")
+    pods.phase("files-token", "Succeeded")  # the map beside a token changes, too
+    assert pods.logs("files-token").splitlines() == ["0", "still"]
     pods.until(lambda: not MOUNTS.exists(), "the places of its volumes are taken away again")
 
 
 def test_a_user_of_its_own_reads_its_files(pods: OneCluster) -> None:
     pods.phase("files-user", "Succeeded")
-    assert pods.logs("files-user").splitlines() == ["s3cret", "0", "1234 1236"]
+    assert pods.logs("files-user").splitlines() == ["/ nobody", "s3cret", "0", "1234 1236"]
 
 
 def test_environment(pods: OneCluster) -> None:

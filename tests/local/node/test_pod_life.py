@@ -65,6 +65,10 @@ PODS = [
         container="volumeMounts: [{name: d, mountPath: /data}]\n"
         "    lifecycle: {postStart: {exec: {command: [sh, -c, echo post > /data/post]}}, "
         "preStop: {exec: {command: [sh, -c, echo pre > /data/pre]}}}"),
+    pod("life-stop", "trap 'echo stopped > /data/stop; exit 0' USR1; while :; do sleep 0.05; done",
+        restart="Always", grace=600,
+        pod=f"os: {{name: linux}}\n  volumes: [{{name: d, hostPath: {{path: {HOOKS}}}}}]",
+        container="volumeMounts: [{name: d, mountPath: /data}]\n    lifecycle: {stopSignal: SIGUSR1}"),
     pod("life-two", "sleep 600", restart="Always", grace=0).rstrip()
     + "\n  - {name: other, image: none, command: [sh, -c, 'exit 0']}\n",
 ]  # fmt: skip
@@ -177,6 +181,10 @@ def test_hooks(pods: OneCluster) -> None:
     pods.delete("life-hooks")
     pods.gone("life-hooks")  # by itself: its grace period is much longer than this waits
     assert (HOOKS / "told").read_text() == "pre\n", "preStop before SIGTERM"
+    pods.ready("life-stop")
+    pods.delete("life-stop")
+    pods.gone("life-stop")
+    assert (HOOKS / "stop").read_text() == "stopped\n", "the signal that it asks for"
     shutil.rmtree(HOOKS)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import machine
 import pytest
 from kubernetes import client
 from kubernetes.config import load_kube_config
@@ -98,7 +98,9 @@ def test_node_addresses(pods: OneCluster) -> None:
     assert len(set(addresses.values())) == 3
     status = pods.phase("net-host", "Failed")
     assert status["podIP"] == status["hostIP"] == addresses[pods.pod("net-host")["spec"]["nodeName"]]
-    text = pods.logs("net-host")
+    text, node = pods.logs("net-host"), pods.pod("net-host")["spec"]["nodeName"]
+    assert text.splitlines()[:2] == [node, node], "it is called as its node"
+    assert text.splitlines()[2].split()[:2] == [status["hostIP"], node]
     assert status["hostIP"] in text, "it sees the network of its node"
     assert "No such file" in text, "it wanted no token, and has none"
 
@@ -124,7 +126,7 @@ def _get(port: int) -> int:
         return int(answer.status)
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: port-forward by stock kubectl")
+@pytest.mark.skipif(not machine.use_kubectl(), reason=machine.NO_KUBECTL)
 def test_kubectl_port_forward(pods: OneCluster) -> None:
     pods.ready("net-one")
     command = ["kubectl", "--kubeconfig", str(pods.state / "kubeconfig"), "port-forward", "net-one", ":8080", ":9"]
@@ -161,7 +163,7 @@ def test_the_python_client_forwards_ports(pods: OneCluster) -> None:
     assert "Connection refused" in forward.error(9)
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="NO KUBECTL ON PATH: logs and exec by stock kubectl")
+@pytest.mark.skipif(not machine.use_kubectl(), reason=machine.NO_KUBECTL)
 def test_kubectl_logs_and_exec(pods: OneCluster) -> None:
     def kubectl(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = ["kubectl", "--kubeconfig", str(pods.state / "kubeconfig"), *words]

@@ -113,5 +113,7 @@ def test_a_day_without_kubectl(say, tmp_path: Path) -> None:
 
 def test_status_and_chaos_speak_of_the_cluster(say) -> None:
     assert "node-1    Ready" in say("status")
+    found = json.loads(say("status", "-o", "json"))
+    assert (found["nodes"]["node-1"], found["api"], found["jobs"]) == ("Ready", "answers", [])
     assert "write onward chaos node stop|start" in say("chaos", "node", "explode", code=2)
     assert "there is no node 'node-9'" in say("chaos", "node", "stop", "node-9", code=2)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import machine
 import pytest
 from onecluster import OneCluster
 
@@ -25,8 +26,8 @@ Kubectl = Callable[..., str]
 @pytest.fixture
 def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
     why = wiring.possible()
-    if why or shutil.which("kubectl") is None:
-        pytest.skip(why or "NO KUBECTL ON PATH")
+    if why or not machine.use_kubectl():
+        pytest.skip(why or machine.NO_KUBECTL)
     copy = shutil.copytree(EXAMPLES, tmp_path / "examples")  # the job writes into its output directory
     cluster = OneCluster(tmp_path / "state", "--node-file", str(copy / "machine/nodes.yaml"))
     environment = {**os.environ, "KUBECONFIG": str(cluster.state / "kubeconfig"), "HOME": str(tmp_path)}

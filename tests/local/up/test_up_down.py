@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -192,3 +193,13 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+@pytest.mark.parametrize("name", ["queue", "onward"])
+def test_modules_of_the_current_directory_are_not_ours(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('not ours')\n")
+    code = "import sys; del sys.path[0]; from onward.cli.cluster import cluster_status; cluster_status()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ONWARD_STATE": str(tmp_path / "state")}
+    words = [sys.executable, "-c", code]
+    p = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path, check=False)
+    assert p.stdout == f"No cluster in {tmp_path / 'state'}; onward up starts one.\n", p.stdout + p.stderr
