@@ -374,6 +374,7 @@ class Launcher:
             now = time.monotonic()
             self.logic.late_s = self._lateness.see(now - due, now)
             self.crew.look()
+            self.crew.make_room()
             self._apply(self.logic.want_spares(self.crew.has_room))
             self._mind_the_manager()
             self._sabotage.look(self.ledger.gauges.top_step, self.ledger.open_incident is not None)

@@ -10,7 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onward.agent.logs import user_directory
 from onward.agent.ports import why_not_bound
@@ -35,6 +35,7 @@ class Meeting:
     manager_socket: socket.socket
     hosts: bool  # the manager begins here
     peer_socket: socket.socket | None  # None: there is nobody to talk to
+    pod_socket: socket.socket | None = None  # held for life: no other agent lives in this pod
 
 
 def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
@@ -55,8 +56,22 @@ def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     hosts = first_socket is not None
     sock = first_socket if first_socket is not None else _place_in_line(s, local, doors)
     peers = _bind(local, 0)
+    mine = _claim(s.pod) if s.pod else None
     member = _member(s, name, local, peer=_bar(peers), manager=doors[0] if hosts else _bar(sock))
-    return Meeting(token, member, doors, sock, hosts, peers)
+    return Meeting(token, replace(member, sole=mine is not None), doors, sock, hosts, peers, mine)
+
+
+def _claim(pod: str) -> socket.socket | None:
+    """A name that is the pod's, in all its containers, and that the kernel gives to one process at a time. None when
+    another agent has it. Who finds it free knows that whoever had it is dead.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(f"\0onward-pod-{pod[:64]}")
+        return sock
+    except OSError:
+        sock.close()
+        return None
 
 
 def _check_master_port(s: RunSettings) -> None:

@@ -40,6 +40,7 @@ class ManagerServer:
         self._token = token
         self._peers: dict[str, asyncio.StreamWriter] = {}
         self._here: dict[str, Member] = {}
+        self._in_pods: dict[str, Member] = {}  # uid of a pod -> the agent that lives in it now
         self._desk = ClusterDesk()
         self._operators: set[asyncio.StreamWriter] = set()
         self._idle_since = time.monotonic()
@@ -100,10 +101,17 @@ class ManagerServer:
         self._took_s = now - began
         self._rested_at = now + min(self._took_s, LONGEST_REST_S)
 
+    def _is_gone(self, m: Member) -> bool:
+        """By the word of the operator, of whoever lives in its pod now, or of the kernel that we share with it."""
+        now = self._in_pods.get(m.pod) if m.pod else None
+        if self._desk.is_gone(m) or (now is not None and now.came_after(m)):
+            return True
+        return m.id not in self._peers and is_dead(m.boot, m.pid, m.born)
+
     def _ask_who_lives(self) -> None:
-        """An agent of this machine that is gone, by the kernel's word, or by the operator's, need not be waited for."""
+        """An agent that is known to be dead need not be waited for."""
         for m in [*self._logic.members(), *self._here.values()]:
-            if self._desk.is_gone(m) or (m.id not in self._peers and is_dead(m.boot, m.pid, m.born)):
+            if self._is_gone(m):
                 self._logic.declare_gone(m.id)
                 self._here.pop(m.id, None)
                 if m.id in self._peers:  # its pod was taken away, and it has not noticed yet
@@ -177,6 +185,9 @@ class ManagerServer:
             raise WireError(f"agent {member.name} does not belong here: {why}")
         self._logic.forget(member.id)
         self._here[member.id] = member
+        there = self._in_pods.get(member.pod)
+        if member.sole and (there is None or member.came_after(there)):
+            self._in_pods[member.pod] = member
         old = self._peers.get(member.id)
         self._peers[member.id] = writer
         if old is not None:

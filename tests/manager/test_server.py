@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ class Meeting:
         made.say(version, node, stage, nproc)
         return made
 
+    async def one(self, member: Member) -> Agent:
+        """An agent as it describes itself."""
+        reader, writer = await self.knock()
+        await greet_server(reader, writer, TOKEN, LIMIT_S)
+        made = Agent(reader, writer, member)
+        made.say(1)
+        return made
+
     async def closed(self, reader: asyncio.StreamReader) -> None:
         """The manager hangs up."""
         async def drain() -> None:
@@ -60,15 +69,18 @@ class Meeting:
 class Agent:
     """Takes all orders, as soon as it reads them."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, member: Member | None = None
+    ) -> None:
         self.reader = reader
         self.writer = writer
         self._taken: Orders | None = None
         self._again = 0
+        self.member = member
 
     def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING, nproc: int = 2) -> None:
         ranks = [RankFacts(rank=r, node=0, incarnation=1, stage=stage, library=True) for r in (0, 1)]
-        agent = Member(id=f"agent{node}", nproc=nproc, wanted=node)
+        agent = self.member or Member(id=f"agent{node}", nproc=nproc, wanted=node)
         self._said = version, node, stage, nproc
         self.writer.write(pack(encoder, facts_of(agent, 1000 * version + self._again, self._taken, ranks)))
 
@@ -211,6 +223,24 @@ def test_an_agent_that_comes_back_takes_the_place_of_its_old_connection() -> Non
         assert m.server.connected == 1
         new.say(2, stage=Stage.SETUP)
         await new.orders("Forming")
+
+    serving(body)
+
+
+def test_who_was_in_a_pod_before_its_container_was_started_again_is_dead() -> None:
+    """Its connection may stay half-open, and its kernel is not the manager's: nobody else would know."""
+    before = Member(id="before", nproc=2, pod="uid", sole=True, boot="kernelpid:[1]", pid=1, born=100)
+    after = replace(before, id="after", boot="kernelpid:[2]", born=200)
+
+    async def body(m: Meeting) -> None:
+        old = await m.one(before)
+        await old.orders("Starting")
+        new = await m.one(after)
+        await m.closed(old.reader)
+        late = await m.one(before)  # its last word can come after that of its successor
+        await m.closed(late.reader)
+        assert m.server.connected == 1
+        assert not new.reader.at_eof()
 
     serving(body)
 
