@@ -3,16 +3,22 @@
 Two buffers hold the shared state, each a page that says which step it is of and then, byte for byte, what will be the
 safetensors file on disk. The step is written last, so a buffer is whole or says that it holds nothing. A rank's local
 state is a copy of its slot under a name of its own.
+
+Shared memory may be small: a pod's has 64 MB where its template says nothing. A buffer for which there is no room goes
+elsewhere, to a directory on disk that `elsewhere` leads to. The kernel writes it out in its own time, and it outlives
+the process as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import struct
 from pathlib import Path
 
 BUFFERS = 2
+ELSEWHERE = "elsewhere"
 PAGE = 4096  # before the contents of a buffer
 HEADER = struct.Struct("<qq")  # step (-1: nothing), bytes
 BUSY = "busy"  # is there while a buffer is being written to disk
@@ -22,7 +28,25 @@ LOCAL_PAGE = 64
 
 
 def buffer_path(directory: Path, number: int) -> Path:
-    return directory / f"shared.{number}"
+    """Where a buffer is, or is to be."""
+    elsewhere = path_elsewhere(directory, number)
+    return elsewhere if elsewhere.exists() else directory / f"shared.{number}"
+
+
+def path_elsewhere(directory: Path, number: int) -> Path:
+    """Where a buffer is to be that does not fit here."""
+    return directory / ELSEWHERE / f"shared.{number}"
+
+
+def lead_elsewhere(directory: Path, target: Path) -> None:
+    """Buffers may go there."""
+    os.symlink(target, directory / ELSEWHERE)
+
+
+def clear(directory: Path) -> None:
+    """Remove everything, elsewhere too."""
+    shutil.rmtree(os.path.realpath(directory / ELSEWHERE), ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def buffers(directory: Path) -> dict[int, tuple[Path, int]]:

@@ -8,6 +8,7 @@ node keeps the shared state, which its neighbours hold alike.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import tempfile
@@ -118,7 +119,8 @@ class Checkpoints:
                 manifest, tensors = self._protected.describe(step, last_sync)
                 self._buffers.keep(step, manifest, tensors)
         except (OSError, StateError) as e:
-            return f"{e}; the copy in memory needs room in {self._memory}" if isinstance(e, OSError) else str(e)
+            where = f"{self._memory} or the directory for temporary files (TMPDIR)"
+            return f"{e}; the copy in memory needs room in {where}" if isinstance(e, OSError) else str(e)
         return ""
 
     # ------------------------------------------------------------------------------------- loading
@@ -260,7 +262,19 @@ class Buffers:
         m = self._maps[i]
         if m is not None and len(m) >= size + memory.PAGE:
             return m
-        fd = os.open(memory.buffer_path(self._directory, i), os.O_RDWR | os.O_CREAT, 0o600)
+        here = memory.buffer_path(self._directory, i)
+        try:
+            self._maps[i] = m = self._open(here, size)
+        except OSError as e:
+            there = memory.path_elsewhere(self._directory, i)
+            if e.errno not in (errno.ENOSPC, errno.EDQUOT) or here == there or not there.parent.is_dir():
+                raise
+            self._maps[i] = m = self._open(there, size)
+            here.unlink(missing_ok=True)
+        return m
+
+    def _open(self, path: Path, size: int) -> mmap.mmap:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             have = os.fstat(fd).st_size
             if have < size + memory.PAGE:
@@ -272,8 +286,7 @@ class Buffers:
                 except OSError:
                     os.ftruncate(fd, have)  # what could be had is of no use, and others need it
                     raise
-            m = self._maps[i] = mmap.mmap(fd, 0)
-            return m
+            return mmap.mmap(fd, 0)
         finally:
             os.close(fd)
 
