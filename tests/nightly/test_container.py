@@ -44,8 +44,8 @@ mount --bind "$GROUP" "$NEW$GROUP_TOP"
 mount -o remount,ro "$NEW"
 ip link set lo up 2>/dev/null || true
 cd "$NEW" && exec chroot . /usr/bin/setpriv --no-new-privs --bounding-set -all --inh-caps -all \\
-  --reuid 1000 --regid 1000 --clear-groups /usr/bin/env -i HOME=/ TMPDIR=/scratch PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \\
-  PYTHONPATH="$SOURCE" sh -c 'cd "$0" && exec "$@"' "$SOURCE" "$@"
+  --reuid 1000 --regid 1000 --clear-groups /usr/bin/env -i HOME=/ TMPDIR=/scratch PATH=/usr/bin:/bin \\
+  PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$SOURCE" sh -c 'cd "$0" && exec "$@"' "$SOURCE" "$@"
 """
 
 
