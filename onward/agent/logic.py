@@ -426,6 +426,7 @@ class AgentLogic:
             now=now,
             parts=list(self.saving.parts),
             late_s=self.late_s,
+            software="" if told else self.settings.software,
         )
 
     def _facts_of(self, p: Process, now: float) -> RankFacts:

@@ -8,10 +8,13 @@ import ipaddress
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import metadata
 
+from onward.agent.birth import OTHER_PYTHON
 from onward.agent.logs import user_directory
 from onward.agent.ports import why_not_bound
 from onward.agent.settings import RunSettings
@@ -229,6 +232,17 @@ def _member(s: RunSettings, name: str, address: str, peer: str, manager: str) ->
         pid=os.getpid(),
         born=birth_of(os.getpid()),
     )
+
+
+def software() -> str:
+    """What ranks run with here: Python, torch and onward. Read from the packages, since nothing imports torch here."""
+    if os.environ.get(OTHER_PYTHON):
+        return ""  # that of another Python
+    found = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
+    for name, package in (("torch", "torch"), ("onward", "onward-train")):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(package)}")
+    return ", ".join(found)
 
 
 def _bar(sock: socket.socket) -> str:

@@ -22,7 +22,7 @@ from onward.manager.logic import ManagerLogic
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.kernel import is_dead
-from onward.wire.messages import AgentFacts, ClusterFacts, DieAfter, FaultRequest, Refused, encoder, from_agent
+from onward.wire.messages import AgentFacts, ClusterFacts, DieAfter, FaultRequest, Note, Refused, encoder, from_agent
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -40,6 +40,8 @@ class ManagerServer:
         self._token = token
         self._peers: dict[str, asyncio.StreamWriter] = {}
         self._here: dict[str, Member] = {}
+        self._software = ("", "")  # of the first agent that came, and its name
+        self._told_unlike: set[str] = set()
         self._in_pods: dict[str, Member] = {}  # uid of a pod -> the agent that lives in it now
         self._desk = ClusterDesk()
         self._operators: set[asyncio.StreamWriter] = set()
@@ -183,6 +185,7 @@ class ManagerServer:
             self._logic.refused(member, why)
             self._flush()
             raise WireError(f"agent {member.name} does not belong here: {why}")
+        self._compare(facts.software, member.name)
         self._logic.forget(member.id)
         self._here[member.id] = member
         there = self._in_pods.get(member.pod)
@@ -193,6 +196,17 @@ class ManagerServer:
         if old is not None:
             old.close()
         return member.id
+
+    def _compare(self, software: str, name: str) -> None:
+        """Say it, once, when a node runs with other versions than the first. The job goes on."""
+        first, there = self._software
+        if not first:
+            self._software = (software, name)
+        elif software and software != first:
+            text = f"{name} has {software}; {there} has {first}: the same image on all nodes would compute the same"
+            if text not in self._told_unlike:
+                self._told_unlike.add(text)
+                self._logic.out.append((None, Note(text=text, loud=True)))
 
     def _die_if_told(self) -> None:
         if self._fatal is None or self._journal is None:
