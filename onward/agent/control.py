@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import socket
 import stat
 import tempfile
@@ -25,7 +24,6 @@ from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
 from onward.wire.messages import ControlReply, ControlRequest, Injection, encoder, to_control
 
 FILE = "control.json"
-MEMORY = "memory"  # in a run directory: copies of the state
 PREFIX = "onward-"
 ANSWER_S = 10.0
 
@@ -105,8 +103,7 @@ def _look_into(run_dir: Path) -> ControlFile | None:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return entry
-        memory.clear(run_dir / MEMORY)
-        shutil.rmtree(run_dir, ignore_errors=True)
+        memory.clear(run_dir)
         return None
     finally:
         os.close(fd)

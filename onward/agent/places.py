@@ -27,7 +27,7 @@ class Places:
         self.log_dir = _log_directory(log_base, job_name)
         control.sweep()
         self.run_dir = _private_directory()
-        self.memory_dir = self.run_dir / control.MEMORY
+        self.memory_dir = self.run_dir / "memory"
         self.memory_dir.mkdir()
         self._lead_elsewhere()
 
@@ -45,7 +45,7 @@ class Places:
             base = tempfile.gettempdir()
             if os.stat(base).st_dev != self.run_dir.stat().st_dev:
                 target = tempfile.mkdtemp(prefix=f"{self.run_dir.name}-", dir=base)
-                memory.lead_elsewhere(self.memory_dir, Path(target))
+                memory.lead_elsewhere(self.run_dir, Path(target))
 
     def slot(self, p: Process, step: int) -> Path:
         """Where the local state of `step` of a process's rank is."""
@@ -89,13 +89,16 @@ class Places:
         directory.mkdir(exist_ok=True)
         for i, data in slots.items():
             new = directory / f".slot{i}"
-            new.write_bytes(data)
-            new.rename(directory / f"slot{i}")  # a process that has the old one open finds the new one by its name
+            memory.remove(new)
+            memory.reserve(new, len(data))
+            with new.open("r+b") as f:
+                f.write(data)
+            # A process that has the old one open finds the new one by its name.
+            memory.replace(new, directory / f"slot{i}")
 
     def remove(self) -> None:
         """The logs stay."""
-        memory.clear(self.memory_dir)
-        shutil.rmtree(self.run_dir, ignore_errors=True)
+        memory.clear(self.run_dir)
 
 
 def _private_directory() -> Path:

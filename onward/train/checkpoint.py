@@ -8,7 +8,6 @@ node keeps the shared state, which its neighbours hold alike.
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import tempfile
@@ -262,33 +261,12 @@ class Buffers:
         m = self._maps[i]
         if m is not None and len(m) >= size + memory.PAGE:
             return m
-        here = memory.buffer_path(self._directory, i)
-        try:
-            self._maps[i] = m = self._open(here, size)
-        except OSError as e:
-            there = memory.path_elsewhere(self._directory, i)
-            if e.errno not in (errno.ENOSPC, errno.EDQUOT) or here == there or not there.parent.is_dir():
-                raise
-            self._maps[i] = m = self._open(there, size)
-            here.unlink(missing_ok=True)
+        path = memory.buffer_path(self._directory, i)
+        if not path.exists() or path.stat().st_size < size + memory.PAGE:
+            memory.reserve(path, (size + size // 16) // memory.PAGE * memory.PAGE + 2 * memory.PAGE)
+        with open(path, "r+b") as f:
+            m = self._maps[i] = mmap.mmap(f.fileno(), 0)
         return m
-
-    def _open(self, path: Path, size: int) -> mmap.mmap:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            have = os.fstat(fd).st_size
-            if have < size + memory.PAGE:
-                if have < memory.PAGE:
-                    os.pwrite(fd, memory.HEADER.pack(-1, 0), 0)
-                need = (size + size // 16) // memory.PAGE * memory.PAGE + 2 * memory.PAGE
-                try:
-                    os.posix_fallocate(fd, 0, need)
-                except OSError:
-                    os.ftruncate(fd, have)  # what could be had is of no use, and others need it
-                    raise
-            return mmap.mmap(fd, 0)
-        finally:
-            os.close(fd)
 
 
 def _writable(path: Path) -> list[str]:
