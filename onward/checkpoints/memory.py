@@ -19,6 +19,9 @@ import struct
 import time
 from pathlib import Path
 
+from onward.log import get_logger
+
+log = get_logger("onward.checkpoints")
 BUFFERS = 2
 ELSEWHERE = "elsewhere"
 NOTHING = struct.pack("<q", -1)  # as the first word of a file: it holds no step
@@ -59,6 +62,18 @@ def reserve(path: Path, size: int) -> None:
         remove(link)  # of one that was killed
         os.symlink(target, link)
         os.replace(link, path)
+        _say_once(path, elsewhere)
+
+
+_said = False
+
+
+def _say_once(path: Path, elsewhere: Path) -> None:
+    global _said
+    if not _said:
+        _said = True
+        where = os.path.realpath(elsewhere)
+        log.warning("no room in %s: what is kept of the state goes to %s, which is slower", path.parent.parent, where)
 
 
 def _allocate(path: Path, size: int) -> None:

@@ -80,7 +80,8 @@ def _left_in(group: Path) -> int:
         return -1
     stat = dict(line.split() for line in _read(group / "memory.stat").splitlines() if line.count(" ") == 1)
     total = "total_" if "total_inactive_file" in stat else ""  # version 1 tells of the group itself without it
-    mapped = int(stat.get("file_mapped", stat.get("total_mapped_file", 0)))
+    shared = int(stat.get(f"{total}shmem", 0))  # counted as mapped, and is no cache
+    mapped = max(0, int(stat.get("file_mapped", stat.get("total_mapped_file", 0))) - shared)
     cached = int(stat.get(f"{total}inactive_file", 0)) + int(stat.get(f"{total}active_file", 0))
     return max(0, limit - used + max(0, cached - mapped))
 

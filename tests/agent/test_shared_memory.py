@@ -132,6 +132,7 @@ def test_a_state_larger_than_shared_memory_is_saved_all_the_same(onward: Onward,
     assert "shared." in copies, "one copy at least did not fit"
     assert ".slot" in copies, "nor did local state"
     assert "no checkpoint" not in job.err + job.out
+    assert job.out.count("which is slower") + job.err.count("which is slower") == 1, job.out + job.err
     assert list(saved.glob("step-*/manifest.json"))
     assert list(short.glob("onward-*")) == [], "and left clean"
 

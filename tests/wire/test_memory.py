@@ -32,7 +32,7 @@ def belong_to(root: Path, line: str) -> None:
 
 def test_a_container_sees_its_own_group_at_the_top(root: Path) -> None:
     belong_to(root, "0::/")
-    stat = f"anon {500 * MB}\nfile_mapped {100 * MB}\ninactive_file {200 * MB}\nactive_file {50 * MB}"
+    stat = f"anon {300 * MB}\nshmem {200 * MB}\nfile_mapped {300 * MB}\ninactive_file {200 * MB}\nactive_file {50 * MB}"
     write(root, max=1000 * MB, high="max", current=900 * MB, stat=stat, events="low 0\noom 2\noom_kill 3")
     assert memory.available_bytes() == (100 + 150) * MB, "cached files give way, those that are mapped do not"
     assert memory.limit_bytes() == 1000 * MB
