@@ -24,6 +24,9 @@ __all__ = ["OnwardError", "StateError", "UsageError", "init"]
 
 def init(**options: Any) -> Run:
     """Join the job: connect to the launcher, build the process group, and return the run."""
+    from onward.train.needs import check
+
+    check()
     from onward.train.run import start
 
     return start(**options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import socket
 import stat
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from onward.checkpoints import memory
 from onward.core.intake import Notice
 from onward.errors import WireError
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
@@ -75,6 +75,11 @@ def running_jobs() -> list[ControlFile]:
     return sorted(found, key=lambda job: job.started_at)
 
 
+def sweep() -> None:
+    """Remove what dead jobs have left. A container that is started again finds its pod's shared memory as it was."""
+    running_jobs()
+
+
 def _is_ours(path: Path) -> bool:
     """A real directory of this user that nobody else can write to: a token from anywhere else is not trusted."""
     try:
@@ -98,7 +103,7 @@ def _look_into(run_dir: Path) -> ControlFile | None:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return entry
-        shutil.rmtree(run_dir, ignore_errors=True)
+        memory.clear(run_dir)
         return None
     finally:
         os.close(fd)

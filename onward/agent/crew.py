@@ -30,10 +30,14 @@ from onward.agent.settings import RunSettings, Streams
 from onward.agent.warmth import WarmParent
 from onward.agent.witness import Witness
 from onward.errors import WireError
+from onward.wire import memory
 from onward.wire.frames import decode, pack, read_frame
 from onward.wire.messages import Hello, Injected, encoder, from_rank
 
 NO_ROOM_S = 10.0  # between two looks at a machine that had no memory to spare
+LOOK_S = 1.0  # between two looks at what is left, while there are spares
+SCARCE_BYTES = 256 << 20  # or an eighth of what there is: with less than that left the spares end
+REST_S = 60.0  # then there are none for so long, and for twice as long the next time
 
 
 class Crew:
@@ -62,6 +66,8 @@ class Crew:
         self._followers: dict[int, list[Follower]] = {}
         self._strangers: set[int] = set()  # children that we do not know yet
         self._no_room_until = 0.0
+        self._looked_at = 0.0
+        self._rest_s = REST_S
         self._slow_since = 0  # pid of the warm parent that somebody had to wait for
 
     # ------------------------------------------------------------------------------------------ starting
@@ -138,12 +144,26 @@ class Crew:
             needed = max((psutil.Process(pid).memory_info().rss for pid in pids[:1]), default=0)
         except psutil.Error:
             return False
-        if psutil.virtual_memory().available > 2 * needed + (256 << 20):
+        if memory.available_bytes() > 2 * needed + SCARCE_BYTES:
             return True
         if not self._no_room_until:
             self._observer.note("not enough free memory for spares; a replacement will be forked when it is needed")
         self._no_room_until = time.monotonic() + NO_ROOM_S
         return False
+
+    def make_room(self) -> None:
+        """End the spares before the kernel ends somebody for lack of memory: in a pod it would be everybody."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S or not any(p.spare and p.alive for p in self._logic.processes.values()):
+            return
+        self._looked_at = now
+        left = memory.available_bytes()
+        if left >= min(SCARCE_BYTES, memory.limit_bytes() // 8):
+            return
+        self._no_room_until = now + self._rest_s
+        self._rest_s *= 2
+        self._observer.note(f"only {left >> 20} MB of memory are left: ending the spares, the ranks need it more")
+        self._apply(self._logic.end_spares())
 
     # ------------------------------------------------------------------------------------------ talking
 

@@ -59,6 +59,8 @@ def main() -> None:
     if not clean:
         for _ in range(3):
             _sweep(pids)
+        elsewhere = os.path.join(sys.argv[1], "elsewhere")  # see `onward.checkpoints.memory`
+        shutil.rmtree(os.path.realpath(elsewhere), ignore_errors=True)
         shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 

@@ -22,7 +22,7 @@ from onward.agent.herald import Herald
 from onward.agent.ledger import Ledger
 from onward.agent.line import Line, Patience
 from onward.agent.logic import AgentLogic
-from onward.agent.meeting import meet
+from onward.agent.meeting import meet, software
 from onward.agent.observer import Diary, Observer, Outcome
 from onward.agent.office import Office
 from onward.agent.peers import Peers
@@ -160,6 +160,7 @@ class Launcher:
                 elastic=Policy.ELASTIC in s.policies,
                 retry_on=s.retry_on,
                 injections=self._injections,
+                software=software() if s.several else "",
                 memory_dir=str(self.places.memory_dir),
                 dump_dir=str(s.dump_dir.absolute()) if s.dump_dir is not None else "",
             ),
@@ -375,6 +376,7 @@ class Launcher:
             now = time.monotonic()
             self.logic.late_s = self._lateness.see(now - due, now)
             self.crew.look()
+            self.crew.make_room()
             self._apply(self.logic.want_spares(self.crew.has_room))
             self._mind_the_manager()
             self._sabotage.look(self.ledger.gauges.top_step, self.ledger.open_incident is not None)

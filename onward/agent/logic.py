@@ -270,6 +270,10 @@ class AgentLogic:
         s = self._new(rank, 0, spare=True, stand_in=True, attempt=o.attempt)
         return [StartProcess(s.number, rank, 0, True, s.attempt)]
 
+    def end_spares(self) -> list[Effect]:
+        """What they take is needed by the ranks."""
+        return [e for p in self.processes.values() if p.spare and p.alive for e in self._kill(p)]
+
     # ------------------------------------------------------------------------------------------ ranks
 
     def on_started(self, number: int, pid: int) -> None:
@@ -425,6 +429,7 @@ class AgentLogic:
             parts=list(self.saving.parts),
             late_s=self.late_s,
             times=self.times,
+            software="" if told else self.settings.software,
         )
 
     def _facts_of(self, p: Process, now: float) -> RankFacts:

@@ -8,10 +8,13 @@ import ipaddress
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import metadata
 
+from onward.agent.birth import OTHER_PYTHON
 from onward.agent.logs import user_directory
 from onward.agent.ports import why_not_bound
 from onward.agent.settings import RunSettings
@@ -35,6 +38,7 @@ class Meeting:
     manager_socket: socket.socket
     hosts: bool  # the manager begins here
     peer_socket: socket.socket | None  # None: there is nobody to talk to
+    pod_socket: socket.socket | None = None  # held for life: no other agent lives in this pod
 
 
 def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
@@ -55,8 +59,22 @@ def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     hosts = first_socket is not None
     sock = first_socket if first_socket is not None else _place_in_line(s, local, doors)
     peers = _bind(local, 0)
+    mine = _claim(s.pod) if s.pod else None
     member = _member(s, name, local, peer=_bar(peers), manager=doors[0] if hosts else _bar(sock))
-    return Meeting(token, member, doors, sock, hosts, peers)
+    return Meeting(token, replace(member, sole=mine is not None), doors, sock, hosts, peers, mine)
+
+
+def _claim(pod: str) -> socket.socket | None:
+    """A name that is the pod's, in all its containers, and that the kernel gives to one process at a time. None when
+    another agent has it. Who finds it free knows that whoever had it is dead.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(f"\0onward-pod-{pod[:64]}")
+        return sock
+    except OSError:
+        sock.close()
+        return None
 
 
 def _check_master_port(s: RunSettings) -> None:
@@ -214,6 +232,17 @@ def _member(s: RunSettings, name: str, address: str, peer: str, manager: str) ->
         pid=os.getpid(),
         born=birth_of(os.getpid()),
     )
+
+
+def software() -> str:
+    """What ranks run with here: Python, torch and onward. Read from the packages, since nothing imports torch here."""
+    if os.environ.get(OTHER_PYTHON):
+        return ""  # that of another Python
+    found = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
+    for name, package in (("torch", "torch"), ("onward", "onward-train")):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(package)}")
+    return ", ".join(found)
 
 
 def _bar(sock: socket.socket) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import struct
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from onward.agent import control
 from onward.agent.facts import Process
 from onward.agent.logs import user_directory
+from onward.checkpoints import memory
 from onward.errors import OnwardError
 
 LONGEST_BASE = 80  # the path of a unix socket must fit into 108 bytes
@@ -23,7 +25,11 @@ class Places:
 
     def __init__(self, log_base: Path | None, job_name: str) -> None:
         self.log_dir = _log_directory(log_base, job_name)
+        control.sweep()
         self.run_dir = _private_directory()
+        self.memory_dir = self.run_dir / "memory"
+        self.memory_dir.mkdir()
+        self._lead_elsewhere()
 
     @property
     def socket(self) -> str:
@@ -33,9 +39,13 @@ class Places:
         """A process's status page, and the directory of its rank's local state."""
         return str(self.run_dir / f"process{p.number}.page"), str(self.run_dir / f"rank{p.rank}.{p.attempt}")
 
-    @property
-    def memory_dir(self) -> Path:
-        return self.run_dir / "memory"
+    def _lead_elsewhere(self) -> None:
+        """Copies of the state may be larger than shared memory is."""
+        with contextlib.suppress(OSError):
+            base = tempfile.gettempdir()
+            if os.stat(base).st_dev != self.run_dir.stat().st_dev:
+                target = tempfile.mkdtemp(prefix=f"{self.run_dir.name}-", dir=base)
+                memory.lead_elsewhere(self.run_dir, Path(target))
 
     def slot(self, p: Process, step: int) -> Path:
         """Where the local state of `step` of a process's rank is."""
@@ -79,12 +89,16 @@ class Places:
         directory.mkdir(exist_ok=True)
         for i, data in slots.items():
             new = directory / f".slot{i}"
-            new.write_bytes(data)
-            new.rename(directory / f"slot{i}")  # a process that has the old one open finds the new one by its name
+            memory.remove(new)
+            memory.reserve(new, len(data))
+            with new.open("r+b") as f:
+                f.write(data)
+            # A process that has the old one open finds the new one by its name.
+            memory.replace(new, directory / f"slot{i}")
 
     def remove(self) -> None:
         """The logs stay."""
-        shutil.rmtree(self.run_dir, ignore_errors=True)
+        memory.clear(self.run_dir)
 
 
 def _private_directory() -> Path:

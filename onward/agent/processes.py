@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from onward.errors import OnwardError
+
 _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MARK = "ONWARD_PROCESS_MARK"  # in the environment of everything that a rank starts
@@ -25,6 +27,13 @@ def become_reaper() -> None:
     """Orphans below this process become its children: it is the one that reaps them."""
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "this kernel cannot make the launcher a child subreaper")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as e:
+        raise OnwardError(
+            f"processes cannot be watched here (pidfd_open: {e.strerror}): that needs Linux 5.4, and in a container a "
+            "runtime whose seccomp profile knows the call; update the runtime, or choose another profile for the pod"
+        ) from e
 
 
 def die_with(parent: int) -> None:

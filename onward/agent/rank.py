@@ -18,6 +18,7 @@ import msgspec
 
 from onward.agent.processes import PR_SET_PDEATHSIG, _libc, die_with
 from onward.title import entitle
+from onward.wire import memory
 
 WRITE_OUT_S = 60.0  # for files that a script has left open
 
@@ -64,6 +65,8 @@ def become(spec: RankSpec) -> None:
     """Turn this process into the rank: session, environment, streams. Returns when it may run user code."""
     os.setsid()
     entitle(spec.role, spec.job)
+    if spec.role.startswith("spare"):
+        memory.go_first()
     while os.getppid() != spec.parent:  # until the double fork has handed us over
         if not os.path.exists(f"/proc/{spec.parent}"):
             os._exit(70)

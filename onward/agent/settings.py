@@ -98,5 +98,6 @@ class AgentSettings:
     elastic: bool = False
     retry_on: tuple[str, ...] = ()
     injections: tuple[Injection, ...] = ()
+    software: str = ""  # what ranks run with here, by version
     memory_dir: str = ""
     dump_dir: str = ""

@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from onward.agent.logs import last_error, last_traceback
@@ -208,11 +207,3 @@ def hint(fault: FaultReport, code: int | None, error: str, log: str, oom_killed:
     return "look at one rank alone: onward run --nproc-per-node 1 ..."
 
 
-def oom_kills() -> int:
-    """How often the OOM killer has acted in this container so far, where the kernel shows it."""
-    try:
-        events = Path("/sys/fs/cgroup/memory.events").read_text()
-    except OSError:
-        return 0
-    found = re.search(r"^oom_kill (\d+)$", events, re.MULTILINE)
-    return int(found[1]) if found else 0

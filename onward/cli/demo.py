@@ -92,13 +92,13 @@ def demo(quick: bool, view: str) -> int:
 
 
 def find_examples() -> Path:
-    """The folder with gpt.py: next to the package in a checkout, or below the current directory."""
-    package = Path(onward.__file__).parent
-    for folder in (package.parent / "examples", package / "examples", Path.cwd() / "examples"):
+    """The folder with gpt.py: next to the package in a checkout, where pip put it, or below the current directory."""
+    package, installed = Path(onward.__file__).parent, Path(sys.prefix) / "share/onward/examples"
+    for folder in (package.parent / "examples", installed, Path.cwd() / "examples"):
         if (folder / "gpt.py").is_file() and (folder / "digest.py").is_file():
             return folder
     raise UsageError(
-        "the demo trains examples/gpt.py, which is in the source repository and not in this installation; "
+        f"the demo trains examples/gpt.py, which is not in this installation (looked for in {installed}); "
         "run it in a checkout of onward, with: make demo"
     )
 

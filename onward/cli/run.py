@@ -11,10 +11,11 @@ from onward.agent.chaos import parse_chaos
 from onward.agent.launcher import Launcher
 from onward.agent.observer import Outcome
 from onward.agent.settings import RunSettings
-from onward.cli.banner import banner, oom_kills
+from onward.cli.banner import banner
 from onward.cli.flags import parse_run
 from onward.cli.report import as_json, outcome_object
 from onward.cli.screen import Screen, make_screen
+from onward.wire.memory import oom_kills
 from onward.wire.messages import Injection
 
 

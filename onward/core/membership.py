@@ -33,6 +33,7 @@ class Member:
     wanted: int = -1  # the place it was told to take, -1: any
     standby: bool = False  # only to replace another
     pod: str = ""  # the uid of the pod it lives in, where there is one
+    sole: bool = False  # when it began no other agent lived in that pod, by the word of the kernel there
     boot: str = ""  # which running kernel it lives on
     pid: int = 0
     born: int = 0  # start time of the process, in the kernel's ticks: tells a reused pid
@@ -40,6 +41,16 @@ class Member:
     @property
     def name(self) -> str:
         return f"{self.host} ({self.address})" if self.host else self.id
+
+
+    def came_after(self, old: Member) -> bool:
+        """It was alone when it began in the pod in which `old` had lived: a container that was started again.
+
+        So `old` is dead. Two clocks are not compared: after a reboot the kernel's ticks begin anew.
+        """
+        same_place = self.id != old.id and bool(self.pod) and self.pod == old.pod
+        same_clock = self.boot.partition("pid:")[0] == old.boot.partition("pid:")[0]
+        return self.sole and same_place and same_clock and self.born > old.born
 
 
 Places = tuple[Member | None, ...]

@@ -22,7 +22,7 @@ from onward.manager.logic import ManagerLogic
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.kernel import is_dead
-from onward.wire.messages import AgentFacts, ClusterFacts, DieAfter, FaultRequest, Refused, encoder, from_agent
+from onward.wire.messages import AgentFacts, ClusterFacts, DieAfter, FaultRequest, Note, Refused, encoder, from_agent
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -40,6 +40,9 @@ class ManagerServer:
         self._token = token
         self._peers: dict[str, asyncio.StreamWriter] = {}
         self._here: dict[str, Member] = {}
+        self._software = ("", "")  # of the first agent that came, and its name
+        self._told_unlike: set[str] = set()
+        self._in_pods: dict[str, Member] = {}  # uid of a pod -> the agent that lives in it now
         self._desk = ClusterDesk()
         self._operators: set[asyncio.StreamWriter] = set()
         self._idle_since = time.monotonic()
@@ -100,10 +103,17 @@ class ManagerServer:
         self._took_s = now - began
         self._rested_at = now + min(self._took_s, LONGEST_REST_S)
 
+    def _is_gone(self, m: Member) -> bool:
+        """By the word of the operator, of whoever lives in its pod now, or of the kernel that we share with it."""
+        now = self._in_pods.get(m.pod) if m.pod else None
+        if self._desk.is_gone(m) or (now is not None and now.came_after(m)):
+            return True
+        return m.id not in self._peers and is_dead(m.boot, m.pid, m.born)
+
     def _ask_who_lives(self) -> None:
-        """An agent of this machine that is gone, by the kernel's word, or by the operator's, need not be waited for."""
+        """An agent that is known to be dead need not be waited for."""
         for m in [*self._logic.members(), *self._here.values()]:
-            if self._desk.is_gone(m) or (m.id not in self._peers and is_dead(m.boot, m.pid, m.born)):
+            if self._is_gone(m):
                 self._logic.declare_gone(m.id)
                 self._here.pop(m.id, None)
                 if m.id in self._peers:  # its pod was taken away, and it has not noticed yet
@@ -175,13 +185,28 @@ class ManagerServer:
             self._logic.refused(member, why)
             self._flush()
             raise WireError(f"agent {member.name} does not belong here: {why}")
+        self._compare(facts.software, member.name)
         self._logic.forget(member.id)
         self._here[member.id] = member
+        there = self._in_pods.get(member.pod)
+        if member.sole and (there is None or member.came_after(there)):
+            self._in_pods[member.pod] = member
         old = self._peers.get(member.id)
         self._peers[member.id] = writer
         if old is not None:
             old.close()
         return member.id
+
+    def _compare(self, software: str, name: str) -> None:
+        """Say it, once, when a node runs with other versions than the first. The job goes on."""
+        first, there = self._software
+        if not first:
+            self._software = (software, name)
+        elif software and software != first:
+            text = f"{name} has {software}; {there} has {first}: the same image on all nodes would compute the same"
+            if text not in self._told_unlike:
+                self._told_unlike.add(text)
+                self._logic.out.append((None, Note(text=text, loud=True)))
 
     def _die_if_told(self) -> None:
         if self._fatal is None or self._journal is None:

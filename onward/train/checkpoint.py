@@ -118,7 +118,8 @@ class Checkpoints:
                 manifest, tensors = self._protected.describe(step, last_sync)
                 self._buffers.keep(step, manifest, tensors)
         except (OSError, StateError) as e:
-            return f"{e}; the copy in memory needs room in {self._memory}" if isinstance(e, OSError) else str(e)
+            where = f"{self._memory} or the directory for temporary files (TMPDIR)"
+            return f"{e}; the copy in memory needs room in {where}" if isinstance(e, OSError) else str(e)
         return ""
 
     # ------------------------------------------------------------------------------------- loading
@@ -260,22 +261,12 @@ class Buffers:
         m = self._maps[i]
         if m is not None and len(m) >= size + memory.PAGE:
             return m
-        fd = os.open(memory.buffer_path(self._directory, i), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            have = os.fstat(fd).st_size
-            if have < size + memory.PAGE:
-                if have < memory.PAGE:
-                    os.pwrite(fd, memory.HEADER.pack(-1, 0), 0)
-                need = (size + size // 16) // memory.PAGE * memory.PAGE + 2 * memory.PAGE
-                try:
-                    os.posix_fallocate(fd, 0, need)
-                except OSError:
-                    os.ftruncate(fd, have)  # what could be had is of no use, and others need it
-                    raise
-            m = self._maps[i] = mmap.mmap(fd, 0)
-            return m
-        finally:
-            os.close(fd)
+        path = memory.buffer_path(self._directory, i)
+        if not path.exists() or path.stat().st_size < size + memory.PAGE:
+            memory.reserve(path, (size + size // 16) // memory.PAGE * memory.PAGE + 2 * memory.PAGE)
+        with open(path, "r+b") as f:
+            m = self._maps[i] = mmap.mmap(f.fileno(), 0)
+        return m
 
 
 def _writable(path: Path) -> list[str]:

@@ -17,7 +17,6 @@ from collections import deque
 from typing import Any
 
 import msgspec
-import psutil
 import torch
 
 from onward.errors import WireError
@@ -26,6 +25,7 @@ from onward.train.local import LocalState
 from onward.train.protected import Manifest, Protected
 from onward.train.results import flatten
 from onward.train.transfer import Channel, memory_of
+from onward.wire import memory
 from onward.wire.frames import MAX_HELLO, NONCE_BYTES, proof
 
 log = get_logger("onward.train")
@@ -175,7 +175,7 @@ class Feed:
             return False
         self.drop("somebody else follows")
         manifest, tensors = protected.describe(step, learnt)
-        room = psutil.virtual_memory().available
+        room = memory.available_bytes()
         why = self.refuses or (
             f"there is no memory for a copy of {manifest.nbytes >> 20} MB" if manifest.nbytes > room / 3 else ""
         )

@@ -13,6 +13,7 @@ from onward.train.protected import Manifest
 from onward.train.rank import Rank
 from onward.train.telling import Telling
 from onward.train.transfer import fetch
+from onward.wire import memory
 from onward.wire.messages import Form, RankOrder
 
 log = get_logger("onward.train")
@@ -116,6 +117,7 @@ class Fence:
             return False
         if rank.spare:
             take_place()
+            memory.stay()
         rank.spare, rank.begun, rank.holds, rank.resumed = False, True, True, False
         rank.page.set("step", self._tx.step)
         rank.page.touch("progress_ns")

@@ -12,11 +12,13 @@ import mmap
 import os
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
+from onward.checkpoints import memory
 from onward.errors import StateError
 from onward.train.partner import Partner
 from onward.train.protected import ERROR, SMALL_BYTES, Protected
@@ -150,11 +152,7 @@ class Slot:
         if size <= len(self.map):
             return
         size = (size + size // 4 + _PAGE) // _PAGE * _PAGE
-        fd = os.open(self.path, os.O_RDWR)
-        try:
-            os.posix_fallocate(fd, 0, size)
-        finally:
-            os.close(fd)
+        memory.reserve(Path(self.path), size)
         self._map()
 
     def read(self) -> tuple[Small, list[Place], int]:
@@ -213,8 +211,7 @@ class LocalState:
             if keep and slot.step >= 0:
                 real.refresh()
                 real.put_image(slot.content())
-            with contextlib.suppress(OSError):
-                os.unlink(slot.path)
+            memory.remove(Path(slot.path))
 
     def forget(self) -> None:
         """Nothing is safe here any more."""

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-import psutil
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,6 +23,7 @@ from onward.errors import StateError, UsageError
 from onward.train import optimizers, values, wrappers
 from onward.train.buckets import Buckets, Settled
 from onward.train.values import Snapshot, TensorRef, dtype_of, own_tensors, plain, state_of, take_over
+from onward.wire import memory
 
 _version, _grad = attrgetter("_version"), attrgetter("grad")
 
@@ -289,7 +289,7 @@ class Protected:
     def drop_undo_if_large(self) -> None:
         """Give the copies' memory back where it is scarce; else keep the pages warm for the next careful step."""
         size = sum(c.numel() * c.element_size() for _, c in self._undo)
-        if size > psutil.virtual_memory().available / 50:
+        if size > memory.available_bytes() / 50:
             self._undo = []
 
     def clear_grads(self) -> None:

@@ -10,6 +10,7 @@ from onward.train.alone import Alone
 from onward.train.block import Blocks
 from onward.train.rank import Rank
 from onward.train.step import Step
+from onward.wire import memory
 from onward.wire.messages import RankOrder
 
 
@@ -48,6 +49,7 @@ class StandIn:
                 break
             if rank.holds:  # what it has followed to: perhaps the only copy, so it comes to the fence as any rank does
                 take_place()
+                memory.stay()
                 rank.spare, rank.begun = False, True
                 break
             # Also after it had formed: all it holds can be given again, so it does not come to the fence.

@@ -154,6 +154,7 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     parts: list[SavePart] = []  # of checkpoints, written here and not yet published
     late_s: float = 0.0  # how late its own ticks have come lately: so busy is the machine
     times: Times = Times()
+    software: str = ""  # what its ranks run with, by version; empty: not known, or said before
 
 
 class DieAfter(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
@@ -35,3 +36,15 @@ def test_one_that_stays_unknown_is_refused_with_what_to_do(monkeypatch: pytest.M
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(UsageError, match="Name or service not known; give the address where the nodes of the job meet"):
         meeting._reachable([("typo", 9601), ("tpyo", 9601)], 0.0, lambda text: None)
+
+
+def test_a_pod_has_one_agent_at_a_time_by_the_word_of_the_kernel() -> None:
+    """Also across its containers: they share the network, and with it this name, but not their processes."""
+    pod = f"uid-{os.getpid()}"
+    first = meeting._claim(pod)
+    assert first is not None
+    assert meeting._claim(pod) is None, "it lives"
+    first.close()
+    again = meeting._claim(pod)
+    assert again is not None, "it is dead, however it died"
+    again.close()

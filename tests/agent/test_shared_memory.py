@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import pytest
 from launched import Launched, Onward
+from waiting import until
+
+from onward.agent import control
+from onward.checkpoints import memory
 
 
 @functools.cache
@@ -96,3 +101,62 @@ def test_shared_memory_that_fills_up_later(onward: Onward, short: Path) -> None:
     prefix = with_shm("size=32m")
     job = onward.run(onward.script(script), nproc=1, prefix=prefix, env={"TMPDIR": str(short)})
     told_clearly(job, "could not start a process", "No space left on device", "Root Cause")
+
+
+LARGE = """
+    import sys
+    import torch
+    import onward
+
+    run = onward.init()
+    state = torch.zeros(3 << 20)  # 12 MB, and two copies of it are kept
+    mine = {"large": torch.zeros(3 << 20)}
+    run.protect(state=state, local=mine)
+    run.checkpoint(every=2, dir=sys.argv[1])
+    for step in run.steps(5):
+        with step:
+            state += 1.0
+            mine["large"] += 1.0
+    run_dir = os.path.dirname(os.environ["ONWARD_SOCKET"])
+    tell("copies", sorted(os.listdir(os.path.join(run_dir, "elsewhere"))))
+"""
+
+
+@pytest.mark.torch
+def test_a_state_larger_than_shared_memory_is_saved_all_the_same(onward: Onward, short: Path) -> None:
+    """A pod whose template says nothing has 64 MB."""
+    saved = onward.tmp / "saved"
+    job = onward.run(onward.script(LARGE), str(saved), nproc=1, prefix=with_shm("size=20m"), env={"TMPDIR": str(short)})
+    assert job.process.returncode == 0, job.err
+    (copies,) = job.said("copies")
+    assert "shared." in copies, "one copy at least did not fit"
+    assert ".slot" in copies, "nor did local state"
+    assert "no checkpoint" not in job.err + job.out
+    assert job.out.count("which is slower") + job.err.count("which is slower") == 1, job.out + job.err
+    assert list(saved.glob("step-*/manifest.json"))
+    assert list(short.glob("onward-*")) == [], "and left clean"
+
+
+def test_what_a_killed_launcher_kept_elsewhere_is_given_back(onward: Onward, short: Path) -> None:
+    job = onward.start(
+        onward.script("tell('up', 1); wait_for('never')"), prefix=with_shm("size=64m"), env={"TMPDIR": str(short)}
+    )
+    job.said("up", 2)
+    (elsewhere,) = short.glob("onward-*")
+    job.process.kill()
+    until(lambda: not elsewhere.exists(), "the guard has removed it")
+
+
+def test_the_next_job_removes_what_nobody_could_remove(onward: Onward, short: Path) -> None:
+    """A container ends as a whole; the shared memory of its pod stays, and so does a volume for temporary files."""
+    dead = short / "onward-dead"
+    dead.mkdir(mode=0o700)
+    lead = short / "lead"
+    entry = control.ControlFile(pid=1, job="j", socket="", token="", log_dir="", started_at=0.0)
+    os.close(control.publish(dead, entry))
+    lead.mkdir()
+    memory.lead_elsewhere(dead, lead)
+    job = onward.run(onward.script(TELLS), nproc=1, env={"TMPDIR": str(short)})
+    assert job.process.returncode == 0, job.err
+    assert not dead.exists()
+    assert not lead.exists()

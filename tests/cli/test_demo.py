@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shutil
+import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +22,7 @@ from onward.core.incident import Incident
 from onward.errors import UsageError
 from onward.wire.view import Fired
 
+ROOT = Path(__file__).resolve().parents[2]
 EQUAL = Verdict(True, dict.fromkeys(range(RANKS), "ab" * 32), "EQUAL")
 
 
@@ -99,9 +105,28 @@ def test_states_that_cannot_be_compared_are_not_equal(tmp_path: Path) -> None:
 
 def test_without_the_examples_it_says_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo.onward, "__file__", str(tmp_path / "site-packages" / "onward" / "__init__.py"))
+    monkeypatch.setattr(demo.sys, "prefix", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="source repository"):
+    with pytest.raises(UsageError, match="not in this installation"):
         find_examples()
+
+
+def test_a_wheel_holds_all_that_is_read_at_run_time(tmp_path: Path) -> None:
+    """Somebody who installs it into a training image has no checkout."""
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("needs setuptools to build a wheel")
+    source = tmp_path / "source"
+    for part in ("onward", "examples"):
+        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / part, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*build, "-w", str(tmp_path), str(source)], check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = {name.rpartition(".data/data/")[2] for name in zipfile.ZipFile(wheel).namelist()}
+    needed = [path for path in (ROOT / "onward").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {str(path.relative_to(ROOT)) for path in needed} <= held
+    assert {f"share/onward/examples/{name}" for name in ("gpt.py", "text.py", "digest.py")} <= held
 
 
 @pytest.mark.torch

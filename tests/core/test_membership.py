@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -158,3 +159,24 @@ def test_without_recover_the_others_go_on_at_once_when_a_node_is_lost(policies: 
     assert after.phase is (Phase.PAUSING if waits else Phase.FORMING)
     late = advance(after, at_fence, 11.0 + (after.limits.reschedule_s if waits else 0.0), outlook).job
     assert late.absent == (1,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "proof"),
+    [
+        ({}, True),
+        ({"sole": False}, False),  # both may live: somebody has started a second one in the pod
+        ({"pod": "another"}, False),
+        ({"born": 50}, False),  # it is the older one of the two
+        ({"boot": "rebootedpid:[7]"}, False),  # ticks of two clocks
+        ({"id": "a"}, False),
+    ],
+)
+def test_an_agent_alone_in_a_pod_proves_that_the_one_before_is_dead(changed: dict[str, Any], proof: bool) -> None:
+    old = replace(A, pod="uid", sole=True, boot="kernelpid:[7]", pid=1, born=100)
+    new = replace(old, id="b", boot="kernelpid:[8]", born=200)
+    assert replace(new, **changed).came_after(old) is proof
+
+
+def test_two_agents_of_no_pod_prove_nothing() -> None:
+    assert not replace(B, sole=True, born=2).came_after(replace(A, born=1))

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from onward.manager.journal import read
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import Orders, Refused, encoder, from_manager
+from onward.wire.messages import Note, Orders, Refused, encoder, from_manager
 
 TOKEN = b"the secret of this job, 32 bytes"
 LIMIT_S = 60.0
@@ -47,6 +48,14 @@ class Meeting:
         made.say(version, node, stage, nproc)
         return made
 
+    async def one(self, member: Member, software: str = "") -> Agent:
+        """An agent as it describes itself."""
+        reader, writer = await self.knock()
+        await greet_server(reader, writer, TOKEN, LIMIT_S)
+        made = Agent(reader, writer, member, software)
+        made.say(1)
+        return made
+
     async def closed(self, reader: asyncio.StreamReader) -> None:
         """The manager hangs up."""
         async def drain() -> None:
@@ -60,17 +69,34 @@ class Meeting:
 class Agent:
     """Takes all orders, as soon as it reads them."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        member: Member | None = None,
+        software: str = "",
+    ) -> None:
         self.reader = reader
         self.writer = writer
         self._taken: Orders | None = None
         self._again = 0
+        self.member, self._software = member, software
 
     def say(self, version: int, node: int = 0, stage: Stage = Stage.STARTING, nproc: int = 2) -> None:
         ranks = [RankFacts(rank=r, node=0, incarnation=1, stage=stage, library=True) for r in (0, 1)]
-        agent = Member(id=f"agent{node}", nproc=nproc, wanted=node)
+        agent = self.member or Member(id=f"agent{node}", nproc=nproc, wanted=node)
         self._said = version, node, stage, nproc
-        self.writer.write(pack(encoder, facts_of(agent, 1000 * version + self._again, self._taken, ranks)))
+        number = 1000 * version + self._again
+        self.writer.write(pack(encoder, facts_of(agent, number, self._taken, ranks, software=self._software)))
+
+    async def notes(self, count: int) -> list[Note]:
+        """The next loud ones."""
+        found: list[Note] = []
+        while len(found) < count:
+            message = decode(from_manager, await asyncio.wait_for(read_frame(self.reader), LIMIT_S))
+            if isinstance(message, Note) and message.loud:
+                found.append(message)
+        return found
 
     async def orders(self, phase: str) -> Orders:
         """The first orders of that phase."""
@@ -211,6 +237,39 @@ def test_an_agent_that_comes_back_takes_the_place_of_its_old_connection() -> Non
         assert m.server.connected == 1
         new.say(2, stage=Stage.SETUP)
         await new.orders("Forming")
+
+    serving(body)
+
+
+def test_who_was_in_a_pod_before_its_container_was_started_again_is_dead() -> None:
+    """Its connection may stay half-open, and its kernel is not the manager's: nobody else would know."""
+    before = Member(id="before", nproc=2, pod="uid", sole=True, boot="kernelpid:[1]", pid=1, born=100)
+    after = replace(before, id="after", boot="kernelpid:[2]", born=200)
+
+    async def body(m: Meeting) -> None:
+        old = await m.one(before)
+        await old.orders("Starting")
+        new = await m.one(after)
+        await m.closed(old.reader)
+        late = await m.one(before)  # its last word can come after that of its successor
+        await m.closed(late.reader)
+        assert m.server.connected == 1
+        assert not new.reader.at_eof()
+
+    serving(body)
+
+
+def test_nodes_with_other_versions_are_named() -> None:
+    async def body(m: Meeting) -> None:
+        first = await m.one(Member(id="a", host="a", nproc=2), "Python 3.11, torch 2.13.0")
+        await first.orders("Starting")
+        await m.one(Member(id="b", host="b", nproc=2), "Python 3.11, torch 2.13.0")
+        await m.one(Member(id="c", host="c", nproc=2), "Python 3.13, torch 2.7.1")
+        told = [note.text for note in await first.notes(1) if "torch" in note.text]
+        assert told == [
+            "c (127.0.0.1) has Python 3.13, torch 2.7.1; a (127.0.0.1) has Python 3.11, torch 2.13.0: "
+            "the same image on all nodes would compute the same"
+        ]
 
     serving(body)
 
