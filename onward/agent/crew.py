@@ -185,7 +185,8 @@ class Crew:
     # ------------------------------------------------------------------------------------------ watching
 
     def look(self) -> None:
-        """Read the pages and logs of those who are alive."""
+        """Read the pages and logs of those who are alive, and see that the guard is awake."""
+        self._guard.end_if_stopped()
         for p in list(self._logic.processes.values()):
             if p.alive:
                 self._ledger.gauges.read(p)
