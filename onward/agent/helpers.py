@@ -15,14 +15,13 @@ from typing import BinaryIO
 
 import msgspec
 
-from onward.agent.busy import Standstill
+from onward.agent.busy import STOPPED_S, Standstill
 from onward.agent.meeting import Meeting
 from onward.agent.processes import Child, disown, run_module
 from onward.agent.settings import RunSettings
 
 QUICK_S = 2.0  # a manager that lived no longer than this is started again with a growing delay
 LONGEST_DELAY_S = 2.0
-STOPPED_S = 1.0  # of a helper, by a signal
 PIPE_ROOM = 32768  # what a pipe takes before anybody reads it
 STUCK_S = 15.0  # without a word from a manager that we host; a busy machine may take seconds to start one
 NOT_NEEDED = 75  # how a manager ends that has nobody to manage

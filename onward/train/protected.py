@@ -110,6 +110,12 @@ class Protected:
         else:
             self.objects[name] = value
 
+    def is_foreign(self, optimizer: Optimizer) -> bool:
+        """Not protected, nor perhaps a part of an object of the script's own that is."""
+        given = (*self.optimizers.values(), *self.local.values())
+        own = (*self.objects.values(), *self.local.values())
+        return not any(optimizer is o for o in given) and not any(_is_of_script(o) for o in own)
+
     # ------------------------------------------------------------------------------------- walking
 
     def wrappers(self) -> Iterator[tuple[str, DistributedDataParallel]]:
@@ -413,6 +419,11 @@ def _problem(name: str, value: Any) -> str:
     if isinstance(value, Optimizer):
         return optimizers.problem(name, value)
     return "" if isinstance(value, nn.Module) else values.problem(name, value)
+
+
+def _is_of_script(obj: Any) -> bool:
+    """With a state that it makes up itself."""
+    return hasattr(obj, "load_state_dict") and not type(obj).__module__.startswith(("torch.", "onward."))
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

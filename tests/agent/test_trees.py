@@ -341,6 +341,24 @@ LINGERS = """
 """
 
 
+def test_a_warm_parent_that_is_stopped_while_it_imports_holds_nobody_up(onward: Onward) -> None:
+    stub = onward.stub_torch()
+    code = f"""
+        import os, time
+        open({str(onward.tmp)!r} + "/told.importing", "a").write(f"{{os.getpid()}}\\n")
+        while not os.path.exists({str(onward.tmp)!r} + "/import"):
+            time.sleep(0.02)
+    """
+    (onward.tmp / "stub/torch/__init__.py").write_text(textwrap.dedent(code))
+    job = onward.start(onward.script("tell('up', RANK)"), warm=True, env=stub)
+    warm = job.pids("importing")[0]
+    kill(warm, signal.SIGSTOP)
+    until(lambda: not alive(warm), "it was ended")
+    onward.go("import")
+    assert job.wait() == 0, job.err
+    assert "the warm parent ended (SIGKILL); starting a new one, no rank is hurt" in job.err
+
+
 @pytest.mark.parametrize("forked", ["in full", "by half"])
 def test_a_warm_parent_that_dies_as_it_forks_leaves_one_process_of_that_rank(onward: Onward, forked: str) -> None:
     """In full: the rank runs, nobody was told of it. By half: it comes to life when another is started in its place."""

@@ -67,7 +67,7 @@ for step in run.steps(numpy.int64(3)):
     assert "entered once" in text, text
 
 text = problem(lambda: run.steps(3))
-assert "used before" in text, text
+assert "used before" in text and "step.index // steps_per_epoch" in text, text
 text = problem(lambda: run.protect(more=model))
 assert "before the first step" in text, text
 print("all refused", flush=True)
@@ -170,6 +170,34 @@ def test_what_comes_in_later_and_cannot_be_given_to_anybody_is_named_at_the_next
 def test_what_an_optimizer_keeps_is_looked_at_too(tmp_path):
     p = start(tmp_path, LATER.replace("WHERE", "5").replace("stats[\"when\"]", "kept"))
     assert "rank 0: optimizer/0.0/why is a object; protected state is" in p.stderr
+
+
+FORGOTTEN = """
+run = onward.init()
+model = DDP(nn.Linear(4, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=MOMENTUM)
+class Trainer:
+    def state_dict(self):
+        return {"optimizer": opt.state_dict()}
+    def load_state_dict(self, state):
+        opt.load_state_dict(state["optimizer"])
+run.protect(model=model, MORE)
+for step in run.steps(4):
+    with step:
+        model(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("momentum", "more", "said"),
+    [("0.9", "", 2), ("0", "", 0), ("0.9", "trainer=Trainer()", 0)],
+)
+def test_an_optimizer_that_was_forgotten_is_named_where_it_keeps_something(tmp_path, momentum, more, said):
+    p = start(tmp_path, FORGOTTEN.replace("MOMENTUM", momentum).replace("MORE", more))
+    assert p.returncode == 0, p.stderr
+    assert p.stderr.count("an optimizer (SGD) that is not protected keeps state") == said, p.stderr
 
 
 OWN_LOOP = """
