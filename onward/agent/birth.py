@@ -27,6 +27,7 @@ class Births:
         self._settings = settings
         self._places = places
         self._token = token
+        self._cwd = _here()
         self._ports: dict[int, int] = {}  # attempt -> MASTER_PORT
         self.under_way = 0  # processes that may be forked already and are not known yet
 
@@ -69,7 +70,7 @@ class Births:
             launch=s.launch,
             script=s.script,
             args=list(s.script_args),
-            cwd=os.getcwd(),
+            cwd=self._cwd,
             role=f"{'spare' if p.spare else 'rank'}{p.rank}",
             job=s.name,
             out=str(out),
@@ -84,6 +85,14 @@ class Births:
             with socket.create_server(("127.0.0.1", 0)) as s:
                 self._ports[attempt] = s.getsockname()[1]
         return self._ports[attempt]
+
+
+def _here() -> str:
+    """The directory that the job was started in; nothing when it has been deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _cold_start(spec: RankSpec) -> int:

@@ -7,6 +7,7 @@ from collections import deque
 from onward.wire.kernel import is_stopped
 
 WINDOW_S = 5.0
+STOPPED_S = 1.0  # of a helper of ours, by a signal, before it is given up
 
 
 class Lateness:

@@ -205,7 +205,10 @@ class Crew:
     # ------------------------------------------------------------------------------------------ watching
 
     def look(self) -> None:
-        """Read the pages and logs of those who are alive."""
+        """Read the pages and logs of those who are alive, and see that helpers are awake."""
+        self._guard.end_if_stopped()
+        if self._warm is not None:
+            self._warm.end_if_stopped()
         for p in list(self._logic.processes.values()):
             if p.alive:
                 self._ledger.gauges.read(p)

@@ -82,6 +82,7 @@ def rank_facts(
         follows=r.follows if r else "",
         joined=r.joined if r else "",
         broke=r.broke if r else False,
+        withheld=r.withheld if r else "",
         exit_code=p.exit_code,
         dead_s=max(0.0, now - p.died_at) if not p.alive else 0.0,
         fault=p.fault,

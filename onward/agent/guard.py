@@ -14,27 +14,36 @@ import shutil
 import signal
 import sys
 
+SWEEPS = 50
+
 
 def _session_of(name: str) -> int:
+    """0 of one that is dead already."""
     with open(f"/proc/{name}/stat", "rb") as f:
         stat = f.read()
-    return int(stat[stat.rindex(b")") + 2 :].split()[3])
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[3])
 
 
-def _sweep(pids: dict[int, str]) -> None:
+def _sweep(pids: dict[int, str]) -> bool:
+    """Kill what is there. True when something was: it may have started more meanwhile."""
+    found = False
     marks = {f"ONWARD_PROCESS_MARK={m}".encode() for m in pids.values()}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
-            mine = int(name) in pids or _session_of(name) in pids
+            session = _session_of(name)
+            mine = session > 0 and (int(name) in pids or session in pids)
             if not mine:
                 with open(f"/proc/{name}/environ", "rb") as f:
                     mine = bool(marks & set(f.read().split(b"\0")))
             if mine:
                 os.kill(int(name), signal.SIGKILL)
+                found = True
         except (OSError, ValueError):
             continue
+    return found
 
 
 def main() -> None:
@@ -57,8 +66,9 @@ def main() -> None:
             clean = True
             break
     if not clean:
-        for _ in range(3):
-            _sweep(pids)
+        for _ in range(SWEEPS):
+            if not _sweep(pids):
+                break
         elsewhere = os.path.join(sys.argv[1], "elsewhere")  # see `onward.checkpoints.memory`
         shutil.rmtree(os.path.realpath(elsewhere), ignore_errors=True)
         shutil.rmtree(sys.argv[1], ignore_errors=True)

@@ -15,14 +15,14 @@ from typing import BinaryIO
 
 import msgspec
 
-from onward.agent.busy import Standstill
+from onward.agent.busy import STOPPED_S, Standstill
 from onward.agent.meeting import Meeting
 from onward.agent.processes import Child, disown, run_module
 from onward.agent.settings import RunSettings
 
 QUICK_S = 2.0  # a manager that lived no longer than this is started again with a growing delay
 LONGEST_DELAY_S = 2.0
-STOPPED_S = 1.0  # of a manager that we host, by a signal
+PIPE_ROOM = 32768  # what a pipe takes before anybody reads it
 STUCK_S = 15.0  # without a word from a manager that we host; a busy machine may take seconds to start one
 NOT_NEEDED = 75  # how a manager ends that has nobody to manage
 
@@ -35,20 +35,31 @@ class Guard:
         self._job = job
         self._known: dict[int, str] = {}
         self._over = False
+        self._ear = -1  # our end of its pipe
         self._start()
 
     def _start(self) -> None:
+        """It is told what it must know before it is there: should we die in between, it finds that in the pipe."""
+        told = "".join(f"+{pid} {mark}\n" for pid, mark in self._known.items()).encode()
+        self._close()
+        inside, self._ear = os.pipe()
+        os.write(self._ear, told[:PIPE_ROOM])
         script = str(Path(__file__).with_name("guard.py"))
         command = [sys.executable, "-S", "-E", script, str(self._run_dir), self._job]
         # A process group of its own, in our session: should we be killed while it is stopped, the kernel continues it.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=os.setpgrp)
-        self._child = Child(disown(self._process), self._on_exit)
-        for pid, mark in self._known.items():
-            self._say(f"+{pid} {mark}\n")
+        with open(inside, "rb") as read:
+            self._child = Child(disown(subprocess.Popen(command, stdin=read, preexec_fn=os.setpgrp)), self._on_exit)
+        self._standstill = Standstill(self.pid)
+        self._say(told[PIPE_ROOM:])
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
+
+    def end_if_stopped(self) -> None:
+        """One that is stopped hears nothing, and might not be continued when it is needed: another takes its place."""
+        if not self._over and self._standstill.lasts(time.monotonic()) > STOPPED_S:
+            self._child.signal(signal.SIGKILL)
 
     def _on_exit(self, code: int) -> None:
         if not self._over:
@@ -56,26 +67,27 @@ class Guard:
 
     def add(self, pid: int, mark: str) -> None:
         self._known[pid] = mark
-        self._say(f"+{pid} {mark}\n")
+        self._say(f"+{pid} {mark}\n".encode())
 
     def drop(self, pid: int) -> None:
         self._known.pop(pid, None)
-        self._say(f"-{pid}\n")
+        self._say(f"-{pid}\n".encode())
 
     def stop(self) -> None:
         """All is well: nothing to sweep."""
         self._over = True
-        self._say(".\n")
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._process.stdin.close()
+        self._say(b".\n")
+        self._close()
         self._child.signal(signal.SIGCONT)  # one that was stopped would stay for ever
 
-    def _say(self, line: str) -> None:
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._process.stdin.write(line.encode())
-                self._process.stdin.flush()
+    def _say(self, text: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._ear, text)
+
+    def _close(self) -> None:
+        ear, self._ear = self._ear, -1
+        with contextlib.suppress(OSError):
+            os.close(ear)
 
 
 class OwnManager:

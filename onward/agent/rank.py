@@ -77,7 +77,8 @@ def become(spec: RankSpec) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(spec.env)
-    os.chdir(spec.cwd)
+    with contextlib.suppress(OSError):  # it may be gone: then we are where the launcher was started all the same
+        os.chdir(spec.cwd)
     _redirect(spec)
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 

@@ -7,10 +7,12 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 
 import msgspec
 
+from onward.agent.busy import STOPPED_S, Standstill
 from onward.agent.processes import Child, disown, run_module
 from onward.agent.rank import RankSpec, claimed
 from onward.agent.settings import RunSettings
@@ -39,6 +41,7 @@ class WarmParent:
         self._stopped = False
         self._tries = 0
         self._reading: asyncio.Task[None] | None = None
+        self._standstill = Standstill(0)
 
     @property
     def importing(self) -> bool:
@@ -48,6 +51,13 @@ class WarmParent:
     @property
     def pid(self) -> int:
         return self._child.pid if self._child is not None and self._child.exit_code is None else 0
+
+    def end_if_stopped(self) -> None:
+        """One that is stopped forks nobody, and whoever asks it waits: another takes its place."""
+        if self.pid != self._standstill.pid:
+            self._standstill = Standstill(self.pid)
+        if self.pid and self._standstill.lasts(time.monotonic()) > STOPPED_S and self._child is not None:
+            self._child.signal(signal.SIGKILL)
 
     def start(self) -> None:
         ours, theirs = socket.socketpair()

@@ -128,7 +128,7 @@ def _explanation(outcome: Outcome, fault: FaultReport, ended: Ended | None) -> t
     if trace and not fault.early:
         return last_error(log) or fault.text, _cut(trace), "traceback (from its log)"
     if _never_was(fault, ended):
-        return "its process could not be started; events.log says why", "", ""
+        return NEVER_WAS, "", ""
     known = fault.text if fault.kind not in ("exit", "signal") else last_error(log)
     text = _ended_early(fault) if fault.early else _ended_inside(fault) if fault.inside else known
     return text, "\n".join(log[-LOG_LINES:]), "last lines of its log"
@@ -156,7 +156,9 @@ def _cut(lines: list[str]) -> str:
 
 
 # What to do, by what the error says. The first pattern that is found wins.
+NEVER_WAS = "its process could not be started; events.log says why"
 _BY_TEXT = (
+    (NEVER_WAS, "give the machine what is missing there: processes (ulimit -u), memory, or room for logs"),
     (
         r"ModuleNotFoundError|ImportError",
         f"install what is missing into the Python that runs the ranks ({sys.executable}), or check PYTHONPATH",

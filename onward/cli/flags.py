@@ -147,7 +147,7 @@ def _script_problems(script: str, launch: str, env: Mapping[str, str]) -> list[s
 
 
 def _module_problems(name: str) -> list[str]:
-    path = [os.getcwd(), *sys.path]  # as `python -m` looks for it
+    path = ["", *sys.path]  # as `python -m` looks for it
     missing = first_missing(name, path)
     if missing:
         return [f"there is no module {missing}, neither here nor on PYTHONPATH; -m takes a name as in an import"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -310,7 +311,20 @@ def version() -> int:
     return 0
 
 
+def _open_streams() -> None:
+    """Where one of them is closed: what is opened next would get its number, and what is printed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     return exit_code_of(lambda: _dispatch(args))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from onward.agent.observer import Outcome
+from onward.core.ends import AGAIN
 from onward.core.incident import Incident, describe
 from onward.core.remedy import NO_STEPS, PUZZLED
 from onward.core.words import counted
@@ -83,10 +84,16 @@ def _clauses(incident: Incident) -> list[str]:
 
 
 def _shortened(clauses: list[str]) -> list[str]:
-    """How it began and how it ended: nobody reads ten clauses, and all of them are in incidents.jsonl."""
-    if len(clauses) <= MOST_CLAUSES:
+    """How it began and how it ended: nobody reads ten clauses, and all of them are in incidents.jsonl.
+
+    Where all had to start again the end begins with the reason.
+    """
+    again = next((n for n, c in enumerate(clauses) if re.match(rf"{AGAIN} (all \d+ ranks|rank 0)$", c)), len(clauses))
+    end = max(1, min(again - 1, len(clauses) - 2))
+    left = end - 1
+    if len(clauses) <= MOST_CLAUSES or not left:
         return clauses
-    return [clauses[0], f"{len(clauses) - 3} more decisions", *clauses[-2:]]
+    return [clauses[0], f"{counted(left, 'more decision')}", *clauses[end:]]
 
 
 def summary(outcome: Outcome) -> str:

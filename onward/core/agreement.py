@@ -35,6 +35,7 @@ class Copy:
     fresh: bool = False  # it joins with no past of its own, so any step will do
     light: int = 0  # see RankFacts
     joined: str = ""  # likewise
+    withheld: str = ""  # likewise
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,15 @@ def agree(copies: Sequence[Copy]) -> Agreement | NoAgreement:
         if missing:
             reasons.append(f"step {step}: the local state of {ranks_named(missing)} was not safe")
             continue
-        sources = tuple(r for r, part in parts.items() if part is not Part.RECEIVE)
-        if not sources:
+        holders = [c for c in copies if parts[c.rank] is not Part.RECEIVE]
+        if not holders:
             reasons.append(f"step {step}: no copy")
             continue
+        sources = tuple(c.rank for c in holders if not c.withheld)
+        if not sources and len(holders) < len(copies):
+            reasons.append(f"step {step}: nobody can be given the state, {holders[0].withheld}")
+            continue
+        sources = sources or tuple(c.rank for c in holders)
         why, joined = _explain(step, parts, sources), _common_group(copies)
         if joined:
             why += "; the new group is connected already"

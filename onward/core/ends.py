@@ -10,6 +10,8 @@ from onward.core.job import Decision, Facts, Job, Phase, all_are, next_generatio
 from onward.core.policy import Policy
 from onward.core.words import all_ranks, counted
 
+AGAIN = "restarting"  # stands before who starts again, in the decision that all do
+
 
 def root_cause(job: Job) -> FaultReport | None:
     """Of what is going on now."""
@@ -22,7 +24,7 @@ def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> 
     verdict = why_not_again(job)
     if verdict:
         return fail(job, now, verdict[0], f"{why}; {verdict[1]}" if verdict[2] else verdict[1])
-    text = f"{why}; restarting {all_ranks(job.world_size)}"
+    text = f"{why}; {AGAIN} {all_ranks(job.world_size)}"
     new = replace(
         job,
         phase=Phase.STARTING,

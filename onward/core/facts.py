@@ -121,6 +121,7 @@ class RankFacts:
     follows: str = ""  # of a stand-in: "yes", it keeps up with its rank; "no", it cannot; "", not known yet
     joined: str = ""  # the group of a membership to come that it has connected already
     broke: bool = False  # it left its loop with `break`: what it runs since then follows its last block
+    withheld: str = ""  # what in its shared state no other process can be given; empty: nothing
     exit_code: int | None = None  # negative: killed by that signal
     dead_s: float = 0.0  # how long ago its process ended
     fault: FaultReport | None = None  # reported by the rank or by its agent

@@ -87,6 +87,14 @@ def echoes_of_a_call(job: Job, faults: Sequence[FaultReport]) -> bool:
     return all(f.kind == "exception" and _is_echo(f) for f in faults)
 
 
+def left_behind(job: Job, facts: Facts, faults: Sequence[FaultReport]) -> bool:
+    """While the next group forms, these are of the one before: who was in it has not heard yet that it is over."""
+    there = {r for r, f in facts.items() if f.generation >= job.generation}
+    return job.phase is Phase.FORMING and all(
+        f.kind == "exception" and _is_echo(f) and f.rank not in there for f in faults
+    )
+
+
 def _is_echo(fault: FaultReport) -> bool:
     return fault.retryable == "communication"
 

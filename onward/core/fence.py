@@ -55,4 +55,4 @@ def copy_of(f: RankFacts, generation: int, fresh: bool = False) -> Copy:
     follows = f.step >= 0 and f.generation == generation  # what it holds counts at the fence it had followed to
     if f.stage is Stage.PARKED and not follows:
         return Copy(f.rank, None, False, False, f.local_steps, fresh=fresh, joined=f.joined)
-    return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, light=f.light, joined=f.joined)
+    return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, light=f.light, joined=f.joined, withheld=f.withheld)

@@ -11,6 +11,7 @@ from onward.core.faults import (
     IDENTICAL_LIMIT,
     condemned,
     echoes_of_a_call,
+    left_behind,
     open_incident,
     remember,
     too_often,
@@ -40,6 +41,7 @@ from onward.core.policy import Policy
 from onward.core.saving import climb
 from onward.core.words import counted, ranks_named
 
+_WITH_NEW_PROCESSES = (Policy.RECOVER_IN_PLACE.value, Policy.RECOVER.value, Policy.ELASTIC.value)
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
 NO_STEPS = "the failed script does not use the library, or had not begun"
 CAUSE_S = 1.0
@@ -48,9 +50,9 @@ RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 
 def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: float) -> Decision:
     """What follows from faults that nobody has acted on yet."""
-    call = echoes_of_a_call(job, faults)
+    known = echoes_of_a_call(job, faults) or left_behind(job, facts, faults)
     job = remember(job, faults)
-    if call:
+    if known:
         return Decision(job)
     if job.ending == STOP:  # what breaks now breaks because all are told to end: that is no incident
         return Decision(_vacate(job, faults, now))
@@ -152,14 +154,13 @@ def _choose(
         tried = "restarting it in place has failed, so " if Policy.RECOVER_IN_PLACE in job.policies else ""
         head = f"{head}; {tried}{node_names(leaving)} {'is' if len(leaving) == 1 else 'are'} given up"
     if not dead:
+        if job.incident.policy in _WITH_NEW_PROCESSES:  # the same incident: what it takes is more than a retry
+            return Policy(job.incident.policy), f"{head}; forming the group once more"
         if Policy.RETRY in job.policies:
             return Policy.RETRY, f"{head}; redoing the step in place, no process ends"
-        in_place = Policy.RECOVER_IN_PLACE in job.policies
-        if in_place and job.incident.policy == Policy.RECOVER_IN_PLACE.value:
-            return Policy.RECOVER_IN_PLACE, f"{head}; forming the group once more"
         if all(f.retryable == "communication" for f in job.incident.faults):
             return Policy.RECOVER_IN_PLACE, f"{head}; {PUZZLED}"  # also where it is not configured: nothing is done yet
-        if not in_place:
+        if Policy.RECOVER_IN_PLACE not in job.policies:
             return Policy.EXIT, f"{head}; neither retry nor recover-in-place is configured"
         return Policy.EXIT, f"{head}; retry is not configured"
     ranks = ranks_named(dead)

@@ -27,6 +27,7 @@ from onward.wire.messages import RankOrder
 log = get_logger("onward.train")
 JOIN_S = 10.0
 _GLOO = Gloo()
+_listening = threading.Lock()  # one door at a time, or the wrong one is found
 
 
 class Ahead:
@@ -98,9 +99,10 @@ class Ahead:
     def _connected(self, group: Group, generation: Generation, store: LinkStore, name: str) -> Any:
         """Not told by time which connections are its own: the script may open some meanwhile."""
         groups, me, size = self._groups, group.ranks.index(group.me), len(group.ranks)
-        before = open_sockets()
-        device = _GLOO.listen(groups.address)
-        mine = door_since(before)
+        with _listening:
+            before = open_sockets()
+            device = _GLOO.listen(groups.address)
+            mine = door_since(before)
         below = PrefixStore(f"{name}/{group.group_name}", store)
         below.set(f"door/{me}", json.dumps(mine))
         place = Place(below, name, me, size, groups.address, groups.timeout_s, torch.device("cpu"), lambda: "")

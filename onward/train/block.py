@@ -49,6 +49,15 @@ class Blocks:
                     self._rank.index,
                     name,
                 )
+        withheld = self._rank.protected.withheld
+        if withheld and withheld not in self._tx.warned:
+            self._tx.warned.add(withheld)
+            log.warning(
+                "rank %d: %s. While it is there nobody can be given this state and no checkpoint holds it: should a "
+                "rank die, all start again. Keep it outside what is protected, or as a number or a text",
+                self._rank.index,
+                withheld,
+            )
         self._rank.scope = Scope.STEP
         self._groups.outside = None
         self._groups.gated = True

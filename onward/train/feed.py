@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
-from onward.errors import WireError
+from onward.errors import StateError, WireError
 from onward.log import get_logger
 from onward.train.local import LocalState
 from onward.train.protected import Manifest, Protected
@@ -174,11 +174,15 @@ class Feed:
         if peer is None:
             return False
         self.drop("somebody else follows")
-        manifest, tensors = protected.describe(step, learnt)
         room = memory.available_bytes()
-        why = self.refuses or (
-            f"there is no memory for a copy of {manifest.nbytes >> 20} MB" if manifest.nbytes > room / 3 else ""
-        )
+        why, manifest = self.refuses, Manifest(step, [], b"")
+        tensors: list[torch.Tensor] = []
+        try:
+            manifest, tensors = protected.describe(step, learnt)
+        except StateError as e:
+            why = str(e)
+        if manifest.nbytes > room / 3:
+            why = why or f"there is no memory for a copy of {manifest.nbytes >> 20} MB"
         infos = [msgspec.structs.replace(info, address=0) for info in manifest.tensors]
         manifest = msgspec.structs.replace(manifest, tensors=infos)
         with self._changed:

@@ -55,6 +55,8 @@ class Fence:
             self._groups.generation.abort(order.why)
             self._groups.settle()
             self._telling.end_at_fence(order.generation)
+            if not self._tx.open:
+                rank.protected.look_for_withheld()
             if order.want in ("pause", "save"):
                 rank.report(Stage.PAUSED, generation=order.generation)
             if order.want == "pause":

@@ -8,12 +8,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from onward.core.facts import Scope
 from onward.errors import Unwind
+from onward.log import get_logger
 from onward.train import wrappers
 from onward.train.generation import Generation
 from onward.train.group import Group
 from onward.train.rank import Rank
 from onward.train.recorder import Recorder
 from onward.wire.messages import RankOrder
+
+log = get_logger("onward.train")
 
 
 class Hooks:
@@ -56,10 +59,22 @@ class Hooks:
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._tx.open or self._groups.alone:
             return
+        self._name_if_forgotten(optimizer)
         self._groups.waits.surfaced()
         if not self._tx.gate():
             raise Unwind(self._groups.generation.failed)
         self._rank.injector.at("optimizer", self._tx.step)
+
+    def _name_if_forgotten(self, optimizer: Any) -> None:
+        """One that keeps something from step to step, which nobody else would be given."""
+        if optimizer.state and "optimizer" not in self._tx.warned and self._rank.protected.is_foreign(optimizer):
+            self._tx.warned.add("optimizer")
+            log.warning(
+                "rank %d: an optimizer (%s) that is not protected keeps state: the replacement of a rank that dies "
+                "will have none of it, and the result will not be that of a run without faults. Give it to run.protect",
+                self._rank.index,
+                type(optimizer).__name__,
+            )
 
     def _on_unwind(self, why: str) -> None:
         scope = self._rank.scope

@@ -8,6 +8,7 @@ over, too.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -99,6 +100,15 @@ def describe(name: str, opt: Optimizer, take: Take, paths: Mapping[int, str]) ->
                 where = f"{g}.{i}"
                 state[where] = {k: plain(f"{name}/{where}/{k}", v, take) for k, v in opt.state[p].items()}
     return {"groups": groups, "state": state}
+
+
+def withheld(name: str, opt: Optimizer) -> str:
+    """What another process could not be given; empty when there is nothing of that kind."""
+    try:
+        describe(name, opt, lambda path, t: None, defaultdict(str))
+    except StateError as e:
+        return str(e)
+    return ""
 
 
 def take_groups(name: str, opt: Optimizer, values: dict[str, Any], parameters: Mapping[str, torch.Tensor]) -> None:

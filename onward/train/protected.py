@@ -90,6 +90,8 @@ class Protected:
         self._flat: list[torch.Tensor] = []
         self._buffer_homes: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._begin_settings: dict[str, optimizers.Settings] = {}
+        self.withheld = ""  # what no other process can be given, as the open block had found it
+        self._looked_into: dict[str, tuple[int, str]] = {}  # optimizer -> size of its state, what is wrong in it
 
     def add(self, name: str, value: Any, local: bool = False) -> None:
         problem = _problem(name, value)
@@ -107,6 +109,12 @@ class Protected:
             self.optimizers[name] = value
         else:
             self.objects[name] = value
+
+    def is_foreign(self, optimizer: Optimizer) -> bool:
+        """Not protected, nor perhaps a part of an object of the script's own that is."""
+        given = (*self.optimizers.values(), *self.local.values())
+        own = (*self.objects.values(), *self.local.values())
+        return not any(optimizer is o for o in given) and not any(_is_of_script(o) for o in own)
 
     # ------------------------------------------------------------------------------------- walking
 
@@ -231,6 +239,19 @@ class Protected:
         self._begin_settings = {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
         self._begin_objects = {name: Snapshot(name, obj) for name, obj in self.objects.items()}
         self._begin_scalers = [(obj, _scaler_stages(obj)) for obj in self.objects.values() if hasattr(obj, _STAGES)]
+        self.withheld = self._why_withheld(self._begin_objects)
+
+    def look_for_withheld(self) -> None:
+        """The same between blocks."""
+        self.withheld = self._why_withheld({name: Snapshot(name, obj) for name, obj in self.objects.items()})
+
+    def _why_withheld(self, objects: dict[str, Snapshot]) -> str:
+        for name, opt in self.optimizers.items():
+            size = sum(map(len, opt.state.values()))
+            if self._looked_into.get(name, (-1, ""))[0] != size:
+                self._looked_into[name] = size, optimizers.withheld(name, opt)
+        found = (*(kept.problem for kept in objects.values()), *(why for _, why in self._looked_into.values()))
+        return next(filter(None, found), "")
 
     def check_small(self, at_begin: bool) -> int:
         """A short name for hyper-parameters and plain objects, as they are or as the open block had found them."""
@@ -398,6 +419,11 @@ def _problem(name: str, value: Any) -> str:
     if isinstance(value, Optimizer):
         return optimizers.problem(name, value)
     return "" if isinstance(value, nn.Module) else values.problem(name, value)
+
+
+def _is_of_script(obj: Any) -> bool:
+    """With a state that it makes up itself."""
+    return hasattr(obj, "load_state_dict") and not type(obj).__module__.startswith(("torch.", "onward."))
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -123,6 +123,7 @@ class Rank:
                 joined=self.ahead.joined,
                 follows=self.following.follows,
                 broke=self.broke,
+                withheld=self.protected.withheld.partition(";")[0],  # what it is; its own screen has said what to do
             )
         )
 

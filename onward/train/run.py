@@ -87,7 +87,10 @@ class Run:
             raise UsageError(f"steps needs a number of steps, got {n!r}")
         n = operator.index(n)  # NumPy has integers of its own
         if self._used_steps:
-            raise UsageError("run.steps() was used before; a run has one loop, put all its steps into it")
+            raise UsageError(
+                "run.steps() was used before; a run has one loop, put the steps of all epochs into it "
+                "(epoch = step.index // steps_per_epoch)"
+            )
         self._used_steps = True
         self._rank.page.set("total", n)
         return Steps(lambda: self._loop.steps(n), n)

@@ -79,9 +79,14 @@ def state_of(obj: Any) -> Any:
 
 
 class Snapshot:
-    """The state of an object as it was, and how to put it back."""
+    """The state of an object as it was, and how to put it back.
+
+    What cannot be protected is kept as it is, and `problem` says what it is and where: a redo in this process still
+    comes out right, but no other process can be given that state.
+    """
 
     def __init__(self, name: str, obj: Any) -> None:
+        self.problem = ""
         self._obj = obj
         self._held: dict[int, tuple[Any, Any]] = {}  # by id: what is changed in place, and what was in it
         self._root = state_of(obj)
@@ -93,17 +98,23 @@ class Snapshot:
         if isinstance(value, torch.Tensor):
             self._held[id(value)] = (value, value.detach().clone())
         elif isinstance(value, dict | list):
-            _look(path, value)
+            self._try(_look, path, value)
             was = [*value.items()] if isinstance(value, dict) else [*value]
             self._held[id(value)] = (value, was)
             for part, v in value.items() if isinstance(value, dict) else enumerate(value):
                 self._hold(f"{path}.{part}" if isinstance(value, dict) else f"{path}[{part}]", v)
         elif isinstance(value, tuple):
-            _look(path, value)
+            self._try(_look, path, value)
             for i, v in enumerate(value):
                 self._hold(f"{path}[{i}]", v)
         else:
-            plain(path, value, lambda path, t: None)  # says what cannot be protected, and where
+            self._try(plain, path, value, lambda path, t: None)
+
+    def _try(self, look: Callable[..., Any], *args: Any) -> None:
+        try:
+            look(*args)
+        except StateError as e:
+            self.problem = self.problem or str(e)
 
     @property
     def value(self) -> Any:

@@ -390,6 +390,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     joined: str = ""
     follows: FollowsWord = ""
     broke: bool = False  # it left its loop with `break`, and waited for nobody
+    withheld: str = ""  # why nobody can be given its shared state
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag=True):

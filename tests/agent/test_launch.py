@@ -34,6 +34,25 @@ def test_a_script_and_its_arguments_untouched(onward: Onward) -> None:
     assert stdin == "", "nobody can answer a rank's question"
 
 
+def test_in_a_directory_that_has_been_deleted(onward: Onward) -> None:
+    script = onward.script("tell('up', RANK)")
+    gone = onward.tmp / "gone"
+    gone.mkdir()
+    job = onward.run(script, cwd=gone, prefix=["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh"])
+    assert job.process.returncode == 0, job.err
+    assert sorted(job.said("up", 2)) == ["0", "1"]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_with_streams_that_are_closed(onward: Onward, closed: str) -> None:
+    """What is opened next gets their numbers, and is written to by whoever prints."""
+    script = onward.script("tell('up', RANK); print('hello')")
+    job = onward.run(script, prefix=["sh", "-c", f'exec "$@" {closed}', "sh"])
+    assert job.process.returncode == 0, job.err
+    assert sorted(job.said("up", 2)) == ["0", "1"]
+    assert "Traceback" not in job.err
+
+
 def test_a_module(onward: Onward) -> None:
     (onward.tmp / "package").mkdir()
     onward.script(SHOWS, "package/__main__.py")

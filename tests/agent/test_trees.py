@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kernel import alive
+from kernel import alive, state_of
 from launched import Launched, Onward, children, kill, parent, stdout, title
 from waiting import until
 
@@ -74,9 +74,21 @@ def test_a_killed_launcher_leaves_no_orphans(onward: Onward, guard_is: str) -> N
     run_dir = job.run_dirs
     if guard_is == "stopped":
         kill(guard, signal.SIGSTOP)
+        until(lambda: state_of(guard) != "S" and state_of(guard) != "R", "it is stopped")  # or replaced already
     kill(job.pid)
     job.nothing_left()
     until(lambda: not run_dir[0].exists(), "what it had in shared memory is given back")
+
+
+def test_a_stopped_guard_is_replaced_by_one_that_knows_all(onward: Onward) -> None:
+    job = onward.start(onward.script(FAMILY))
+    of_all = [p for rank in (0, 1) for p in family(job, rank)[1]]
+    first = until(lambda: job.guard, "a guard")
+    kill(first, signal.SIGSTOP)
+    until(lambda: job.guard not in (0, first), "a new guard")
+    assert not alive(first)
+    kill(job.pid)
+    until(lambda: not any(alive(p) for p in of_all), "what ranks had started is gone")
 
 
 def test_a_killed_manager_is_replaced_and_later_faults_are_handled(onward: Onward) -> None:
@@ -327,6 +339,24 @@ LINGERS = """
         return ask(*args)
     os.{call} = linger
 """
+
+
+def test_a_warm_parent_that_is_stopped_while_it_imports_holds_nobody_up(onward: Onward) -> None:
+    stub = onward.stub_torch()
+    code = f"""
+        import os, time
+        open({str(onward.tmp)!r} + "/told.importing", "a").write(f"{{os.getpid()}}\\n")
+        while not os.path.exists({str(onward.tmp)!r} + "/import"):
+            time.sleep(0.02)
+    """
+    (onward.tmp / "stub/torch/__init__.py").write_text(textwrap.dedent(code))
+    job = onward.start(onward.script("tell('up', RANK)"), warm=True, env=stub)
+    warm = job.pids("importing")[0]
+    kill(warm, signal.SIGSTOP)
+    until(lambda: not alive(warm), "it was ended")
+    onward.go("import")
+    assert job.wait() == 0, job.err
+    assert "the warm parent ended (SIGKILL); starting a new one, no rank is hurt" in job.err
 
 
 @pytest.mark.parametrize("forked", ["in full", "by half"])

@@ -116,6 +116,7 @@ def test_a_process_that_could_not_be_started_left_no_log_but_the_reason_is_somew
     root = root_cause(replace(failed(fault("exit", "exit code 71")), root_process=None, root_log=()))
     assert root is not None
     assert "could not be started; events.log says why" in root["error"]
+    assert "ulimit -u" in root["hint"]
     elsewhere = root_cause(replace(failed(fault("exit", "exit code 3")), root_process=None, root_log=()))
     assert elsewhere is not None
     assert "could not be started" not in elsewhere["error"], "it was on another node"

@@ -164,6 +164,16 @@ def test_a_long_story_is_shortened_to_its_beginning_and_its_end() -> None:
     assert cures(long) == "dump: trying; 8 more decisions; it failed; going on at step 50"
 
 
+def test_why_all_had_to_start_again_is_not_left_out() -> None:
+    gone = "no complete copy of the state is left"
+    tries = [f"rank 2 killed (SIGKILL); try {n}" for n in range(3)]
+    why = (*tries, f"rank 2 killed (SIGKILL); {gone}; restarting all 4 ranks", "starting from the beginning")
+    long = incident(policy="exit", why=why)
+    assert cures(long) == f"exit: try 0; 2 more decisions; {gone}; restarting all 4 ranks; starting from the beginning"
+    short = incident(policy="exit", why=why[2:])
+    assert cures(short) == f"exit: try 2; {gone}; restarting all 4 ranks; starting from the beginning"
+
+
 def test_an_incident_that_changes_is_told_once() -> None:
     _, err = shown(*[lambda s: s.incident(incident(), True)] * 5)
     assert len(err.splitlines()) == 1

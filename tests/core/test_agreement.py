@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,16 @@ def test_a_replacement_receives() -> None:
     a = agreed(holding(0, 8), holding(1, None, clean=False, local=(7, 8)))
     assert a.parts == {0: Part.KEEP, 1: Part.RECEIVE}
     assert a.sources == (0,)
+
+
+def test_what_cannot_be_sent_is_kept_where_it_is_and_given_by_another() -> None:
+    odd = Copy(0, 8, True, False, (8,), withheld="stats.when is a date")
+    a = agreed(odd, holding(1, 8), holding(2, None, clean=False, local=(8,)))
+    assert (a.parts[0], a.sources) == (Part.KEEP, (1,))
+    assert agreed(odd, replace(odd, rank=1)).sources == (0, 1)  # nobody has to be given anything
+    outcome = agree([odd, holding(1, None, clean=False, local=(8,))])
+    assert isinstance(outcome, NoAgreement)
+    assert outcome.why == "step 8: nobody can be given the state, stats.when is a date"
 
 
 def test_one_whose_local_state_was_not_safe_holds_all_back_to_where_they_can_undo() -> None:

@@ -377,6 +377,36 @@ def test_a_fault_while_forming_opens_a_new_generation_of_the_same_incident() -> 
     assert len(d.closed) == 1
 
 
+def forming_with_a_replacement() -> Driven:
+    """Rank 0 has died, and its replacement and the others form a group."""
+    d = Driven().running(20).die(0)
+    d.pause(1, 2).park(0, 20)
+    assert (d.job.phase, d.job.generation) == (Phase.FORMING, 2)
+    return d
+
+
+def test_a_group_that_is_formed_once_more_is_still_that_of_a_replaced_process() -> None:
+    d = forming_with_a_replacement()
+    lost = error(1, "WireError: could not join generation 2: closed", retryable="communication")
+    d.each(1, generation=2, stage=Stage.TRAINING, fault=lost).go()
+    assert (d.job.phase, d.job.generation) == (Phase.PAUSING, 3)
+    assert d.story.policy == "recover-in-place"
+    assert d.why[-1].endswith("forming the group once more")
+
+
+def test_what_broke_with_the_last_group_does_not_break_the_next_one() -> None:
+    """The source dies; who reads from it sees that before it is told, and says so when the others form again."""
+    d = forming_with_a_replacement().die(1)
+    d.pause(2).park(1, 20)
+    assert (d.job.phase, d.job.generation) == (Phase.FORMING, 3)
+    lost = replace(error(0, "WireError: could not join generation 2: closed", retryable="communication"), incarnation=2)
+    d.each(0, generation=2, stage=Stage.TRAINING, fault=lost).go()
+    assert (d.job.phase, d.job.generation) == (Phase.FORMING, 3)
+    d.form().commit(21)
+    assert [i.policy for i in d.closed] == ["recover-in-place"]
+    assert d.job.generation == 3
+
+
 def test_an_agreement_is_not_made_with_those_of_an_older_pause() -> None:
     d = Driven().running(20).die(2).pause(0, 1).park(2, 20).die(0)
     assert d.job.generation == 3

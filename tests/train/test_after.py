@@ -31,6 +31,14 @@ SCRIPT = """
         except FileExistsError:
             return False
 
+    def all_inside():  # nobody goes on before all are in their block
+        place = os.path.dirname(__file__)
+        open(os.path.join(place, f"inside{run.rank}"), "w").close()
+        until = time.monotonic() + 60
+        while not all(os.path.exists(os.path.join(place, f"inside{rank}")) for rank in range(4)):
+            assert time.monotonic() < until
+            time.sleep(0.005)
+
     class Bar:  # as those that draw a progress bar do it
         def __init__(self, steps):
             self.steps = steps
@@ -45,6 +53,7 @@ SCRIPT = """
     loop = {loop}
     for step in loop:
         with step:
+            {first}
             g = torch.Generator().manual_seed(100 * step.index + run.rank)
             model(torch.randn(4, 8, generator=g)).square().mean().backward()
             opt.step()
@@ -58,10 +67,10 @@ SCRIPT = """
 """
 
 
-def script(tmp_path, in_block="pass", in_loop="pass", after="pass", loop="run.steps(12)"):
+def script(tmp_path, in_block="pass", in_loop="pass", after="pass", loop="run.steps(12)", first="pass"):
     path = tmp_path / "job.py"
     body = textwrap.dedent(SCRIPT).replace("{in_block}", in_block).replace("{in_loop}", in_loop)
-    body = body.replace("{loop}", loop)
+    body = body.replace("{loop}", loop).replace("{first}", first)
     path.write_text(body.replace("{after}", textwrap.dedent(after).strip()))
     return path
 
@@ -156,7 +165,8 @@ def test_left_with_break_a_loop_has_a_safe_end_too(jobs, tmp_path):
 def test_who_breaks_off_in_a_step_that_does_not_count_is_started_again(jobs, tmp_path):
     """It forgot to ask `step.committed`; the others did not."""
     leaves = "if step.index == 7 and (step.committed or run.rank == 2 and once('left')): break"
-    result = jobs.run(script(tmp_path, in_loop=leaves), chaos=["kind=exception,rank=1,step=7,at=collective"])
+    job = script(tmp_path, in_loop=leaves, first="if step.index == 7: all_inside()")
+    result = jobs.run(job, chaos=["kind=exception,rank=1,step=7,at=collective"])
     assert result.code == 0, result.err[-3000:]
     assert "the loop was left in a step that did not count" in result.err
     assert [len(result.pids(r)) for r in range(4)] == [1, 1, 2, 1]

@@ -19,6 +19,7 @@ from waiting import until  # noqa: E402
 from onward.errors import Unwind, UsageError  # noqa: E402
 from onward.train.backends import ALL, Backend, choose, pick_device  # noqa: E402
 from onward.train.backends.base import Place, call_unless_left  # noqa: E402
+from onward.train.backends.gloo import Gloo  # noqa: E402
 from onward.train.generation import Generation  # noqa: E402
 from onward.train.group import Group  # noqa: E402
 from onward.train.groups import Groups  # noqa: E402
@@ -329,6 +330,15 @@ def test_a_connection_that_nobody_answers_is_left_with_its_generation():
     with pytest.raises(ValueError, match="no such key"):
         call_unless_left(lambda: _raise(ValueError("no such key")), place)
     forever.set()
+
+
+def test_a_gloo_group_that_cannot_be_complete_any_more_is_left_with_its_generation():
+    """A member that dies while the others connect leaves them inside gloo, which waits for its whole timeout."""
+    generation = Generation(1)
+    place = Place(dist.HashStore(), "1/world", 0, 2, "127.0.0.1", 5.0, torch.device("cpu"), lambda: generation.failed)
+    threading.Timer(0.05, generation.abort, ["rank 1 died"]).start()
+    with pytest.raises(RuntimeError, match="left while connecting: rank 1 died"):
+        Gloo().connect(place)
 
 
 def _raise(error: Exception) -> None:

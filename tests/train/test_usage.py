@@ -67,7 +67,7 @@ for step in run.steps(numpy.int64(3)):
     assert "entered once" in text, text
 
 text = problem(lambda: run.steps(3))
-assert "used before" in text, text
+assert "used before" in text and "step.index // steps_per_epoch" in text, text
 text = problem(lambda: run.protect(more=model))
 assert "before the first step" in text, text
 print("all refused", flush=True)
@@ -129,6 +129,75 @@ def test_a_change_outside_the_block_is_named(tmp_path):
     p = start(tmp_path, body)
     assert p.returncode == 0, p.stderr
     assert "was changed outside a step" in p.stderr
+
+
+LATER = """
+import datetime
+run = onward.init()
+model = DDP(nn.Linear(4, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+stats = {"n": 0}
+run.protect(model=model, optimizer=opt, stats=stats)
+for step in run.steps(12):
+    with step:
+        model(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+        stats["n"] += 1
+        if step.index == 3:
+            stats["when"] = datetime.date(2020, 1, 1)
+        if step.index == WHERE:
+            opt.state[model.module.weight]["why"] = object()
+if run.rank == 0:
+    print("n", stats["n"], stats["when"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["exception", "kill"])
+def test_what_comes_in_later_and_cannot_be_given_to_anybody_is_named_at_the_next_step(tmp_path, kind):
+    """A redo needs nobody's help; a death costs a start of all, at once, and the screen says why."""
+    p = start(tmp_path, LATER.replace("WHERE", "-1"), ("--hang-floor", "4", "--chaos", f"kind={kind},rank=1,step=8"))
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert "n 12 2020-01-01" in p.stdout
+    said = [line for line in p.stderr.splitlines() if "rank 0: stats.when is a date; protected state is" in line]
+    assert len(said) == (2 if kind == "kill" else 1), p.stderr  # by each process once
+    assert "should a rank die, all start again" in said[0]
+    told = "nobody can be given the state, stats.when is a date; restarting all 2 ranks; starting from the beginning"
+    assert (told in p.stderr) == (kind == "kill"), p.stderr
+    assert "8 steps lost" in p.stderr if kind == "kill" else " 0 steps lost" in p.stderr
+
+
+def test_what_an_optimizer_keeps_is_looked_at_too(tmp_path):
+    p = start(tmp_path, LATER.replace("WHERE", "5").replace("stats[\"when\"]", "kept"))
+    assert "rank 0: optimizer/0.0/why is a object; protected state is" in p.stderr
+
+
+FORGOTTEN = """
+run = onward.init()
+model = DDP(nn.Linear(4, 4))
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=MOMENTUM)
+class Trainer:
+    def state_dict(self):
+        return {"optimizer": opt.state_dict()}
+    def load_state_dict(self, state):
+        opt.load_state_dict(state["optimizer"])
+run.protect(model=model, MORE)
+for step in run.steps(4):
+    with step:
+        model(torch.ones(2, 4)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("momentum", "more", "said"),
+    [("0.9", "", 2), ("0", "", 0), ("0.9", "trainer=Trainer()", 0)],
+)
+def test_an_optimizer_that_was_forgotten_is_named_where_it_keeps_something(tmp_path, momentum, more, said):
+    p = start(tmp_path, FORGOTTEN.replace("MOMENTUM", momentum).replace("MORE", more))
+    assert p.returncode == 0, p.stderr
+    assert p.stderr.count("an optimizer (SGD) that is not protected keeps state") == said, p.stderr
 
 
 OWN_LOOP = """

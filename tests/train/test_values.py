@@ -141,9 +141,17 @@ def test_what_cannot_be_protected_is_named() -> None:
     assert "x has a key of type tuple" in problem("x", {(1, 2): 3})
 
 
-def test_what_came_in_later_and_cannot_be_protected_is_named_at_the_next_step() -> None:
-    with pytest.raises(StateError, match=r"x\.a\.b is a set"):
-        Snapshot("x", {"a": {"b": {1}}})
+def test_what_came_in_later_and_cannot_be_protected_is_named_and_put_back_all_the_same() -> None:
+    own: dict[str, Any] = {"a": {"b": {1}, "n": 1}, (1, 2): 3}
+    kept, was = Snapshot("x", own), own["a"]["b"]
+    assert "x has a key of type tuple" in kept.problem
+    assert "x.a.b is a set" in Snapshot("x", {"a": own["a"]}).problem
+    own["a"].update(b="other", n=2)
+    del own[1, 2]
+    kept.put_back()
+    assert own == {"a": {"b": {1}, "n": 1}, (1, 2): 3}
+    assert own["a"]["b"] is was
+    assert Snapshot("x", {"a": 1}).problem == ""
 
 
 def test_no_type_is_built_that_is_more_than_a_container() -> None:

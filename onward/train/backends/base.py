@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+T = TypeVar("T")
 LOOK_S = 0.02  # how soon a connection that cannot be made any more is given up
 
 
@@ -60,18 +61,19 @@ class Backend:
         return True
 
 
-def call_unless_left(call: Callable[[], Any], place: Place) -> None:
-    """Run a call that no one can interrupt, and leave it behind when the generation is left.
+def call_unless_left(call: Callable[[], T], place: Place) -> T:
+    """What a call gives that no one can interrupt. It is left behind when the generation is left.
 
     A member that dies while its communicator is being built leaves the others inside the library for good. Its thread
     keeps what it needs alive.
     """
     done = threading.Event()
+    found: list[T] = []
     error: list[BaseException] = []
 
     def run() -> None:
         try:
-            call()
+            found.append(call())
         except BaseException as e:
             error.append(e)
         done.set()
@@ -82,3 +84,4 @@ def call_unless_left(call: Callable[[], Any], place: Place) -> None:
             raise RuntimeError(f"left while connecting: {place.left()}")
     if error:
         raise error[0]
+    return found[0]

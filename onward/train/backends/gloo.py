@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from onward.train.backends.base import Backend, Place
+from onward.train.backends.base import Backend, Place, call_unless_left
 
 
 class Gloo(Backend):
@@ -20,7 +20,9 @@ class Gloo(Backend):
     sockets = True
 
     def connect(self, place: Place) -> Any:
-        return self.join(place, self.listen(place.address))
+        """Not for longer than the generation lasts: who has called and then died is waited for all the same."""
+        device = self.listen(place.address)
+        return call_unless_left(lambda: self.join(place, device), place)
 
     def listen(self, address: str) -> Any:
         """Where the others will call."""
