@@ -61,7 +61,7 @@ class ManagerServer:
 
     async def serve(self, sock: socket.socket, idle_s: float) -> None:
         """Until nobody has been here for `idle_s`, the job has ended and everybody left, or another is in office."""
-        server = await asyncio.start_server(self._on_connection, sock=sock)
+        server = await asyncio.start_server(self._on_connection, sock=sock, backlog=1024)
         try:
             await self._in_office(idle_s)
             self._flush()
@@ -200,6 +200,7 @@ class ManagerServer:
             self._die_if_told()
         out, self._logic.out = self._logic.out, []
         for agent, message in out:
-            peers = [writer for name, writer in self._peers.items() if agent is None or name == agent]
-            self._send(peers, pack(encoder, message))
+            peers = self._peers.values() if agent is None else [self._peers[agent]] if agent in self._peers else []
+            if peers:
+                self._send(peers, pack(encoder, message))
         self._tell_operators()
