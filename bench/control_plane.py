@@ -242,7 +242,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[-1]})
-    print(f"{'agents':>7} {'start':>8} {'idle':>7} {'p50':>8} {'p99':>8} {'again':>8} {'CPU: manager':>13} {'agents':>8} {'memory':>9}")
+    head = ("agents", "start", "idle", "p50", "p99", "again", "CPU: manager", "agents", "memory")
+    print(" ".join(f"{word:>{width}}" for word, width in zip(head, (7, 8, 7, 8, 8, 8, 13, 8, 9), strict=True)))
     for size in [int(n) for n in sys.argv[1:]] or [100, 1000]:
         r = measure(size, cores[0])
         print(

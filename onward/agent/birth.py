@@ -30,7 +30,7 @@ class Births:
         self._ports: dict[int, int] = {}  # attempt -> MASTER_PORT
         self.under_way = 0  # processes that may be forked already and are not known yet
 
-    async def start(self, p: Process, warm: WarmParent | None, node: int, master: str) -> int:
+    async def start(self, p: Process, warm: WarmParent | None, master: str) -> int:
         """The pid of a new process for `p`. OSError when there can be none."""
         self.under_way += 1
         try:
@@ -40,18 +40,18 @@ class Births:
             for path in self._places.logs(p):
                 path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
                 path.touch()
-            spec = self._spec(p, self._post(p.attempt, node, master))
+            spec = self._spec(p, self._post(p, master))
             pid = await warm.fork(spec) if warm is not None else 0
             return pid or _cold_start(spec)
         finally:
             self.under_way -= 1
 
-    def _post(self, attempt: int, node: int, master: str) -> Post:
+    def _post(self, p: Process, master: str) -> Post:
         s = self._settings
         if not s.several:
-            return Post(0, 1, s.master_addr, self._master_port(attempt))
+            return Post(0, 1, s.master_addr, self._master_port(p.attempt))
         host, _, port = master.rpartition("|")
-        return Post(node, s.nodes, host, int(port or 0))
+        return Post(p.rank // s.nproc, s.nodes, host, int(port or 0))
 
     def _spec(self, p: Process, post: Post) -> RankSpec:
         s = self._settings

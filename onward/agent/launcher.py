@@ -172,7 +172,8 @@ class Launcher:
         self._saver.after = self._check_end
 
     def _make_crew(self) -> None:
-        self._peers = Peers(self.logic.me, self._token, self.logic.keeper, self._on_peer, self._on_peer_reply)
+        logic = self.logic
+        self._peers = Peers(logic.me, self._token, logic.keeper, logic.kept, self._on_peer, self._on_peer_reply)
         self.crew = Crew(
             self.settings,
             self.logic,

@@ -42,19 +42,21 @@ def split(address: str) -> tuple[str, int]:
 
 
 class Peers:
-    """See the module's docstring. `on_request(agent, message)` and `on_reply(message)` are the agent's logic."""
+    """See the module's docstring. `kept`, `on_request(agent, message)`, `on_reply(message)`: the agent's logic."""
 
     def __init__(
         self,
         me: str,
         token: bytes,
         keeper: Keeper,
+        kept: Callable[[int, int], Kept],
         on_request: Callable[[str, object], None],
         on_reply: Callable[[PeerReply], None],
     ) -> None:
         self._me = me
         self._token = token
         self._keeper = keeper
+        self._kept = kept
         self._on_request = on_request
         self._on_reply = on_reply
         self._links: dict[str, _Link] = {}  # address -> our connection to it
@@ -91,7 +93,7 @@ class Peers:
                         kept = self._keeper.keep_slot(message)
                         writer.write(pack(encoder, SlotKept(step=message.step if kept else -1)))
                     case FetchKept():
-                        writer.write(pack(encoder, self._keeper.of(message.rank, message.attempt)))
+                        writer.write(pack(encoder, self._kept(message.rank, message.attempt)))
                     case _ if agent:
                         self._on_request(agent, message)
                     case _:

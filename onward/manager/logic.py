@@ -13,6 +13,7 @@ from onward.core.job import OVER, Job, Phase, age, node_of
 from onward.core.membership import Member, Outlook, nobody_left
 from onward.core.recovery import QUIET_S, advance, quorum
 from onward.core.saving import savers
+from onward.core.standby import Ahead, to_prepare
 from onward.core.succession import overtaken, resumed
 from onward.manager.bulletin import Bulletin
 from onward.manager.office import claim
@@ -61,6 +62,7 @@ class ManagerLogic:
         self._bulletin = Bulletin(settings.rules, settings.wall_s)
         self._pace = Pace()
         self._conditions: list[Condition] = []
+        self._ahead: Ahead = {}
         self._drafted: Draft | None = None
         self._base: tuple[int, ...] = ()  # age of the record that this manager has gone on from
         self._granted = False  # a majority has followed it: whatever others hold, this is what counts
@@ -228,6 +230,7 @@ class ManagerLogic:
             self._note(f"a new manager (term {self.job.term}) goes on at {where}")
         self._roll.expect([m.id for m in self.job.places if m is not None], now)
         self.facts = self._roll.ranks(self.job)
+        self._ahead = self._roll.ahead(self.job)  # or they would end what they have prepared
         self._version += 1
         self._phase_since, self._lacking_since = self._version, now
         self.changed_job = True
@@ -274,10 +277,16 @@ class ManagerLogic:
         elif self._verdict_is_due(outlook, now):
             self._verdict_given = True
             self._tell_all(now)
-        elif (*self._about_checkpoints(), self._all_conditions(now)) != (self._grant, self._savers, self._conditions):
+        elif self._has_news(to_prepare(self.job, self.facts, outlook), now):
             self._tell_news(now)
         else:
             self._beat(now)
+
+    def _has_news(self, ahead: Ahead, now: float) -> bool:
+        """Nothing else is wanted of the job, but something of the agents."""
+        told = (self._grant, self._savers, self._conditions, self._ahead)
+        self._ahead = ahead
+        return (*self._about_checkpoints(), self._all_conditions(now), ahead) != told
 
     def _facts_to_judge(self, now: float) -> tuple[dict[int, RankFacts], dict[int, FaultReport]]:
         """What the agents say, with what the manager itself knows; and the published faults among that."""
@@ -339,6 +348,7 @@ class ManagerLogic:
             stand_ins=self._roll.stand_ins(job),
             kept=self._roll.kept if job.phase is Phase.PAUSING else frozenset(),
             slow=self._pace.slow,
+            ahead=self._roll.ahead(job),
         )
 
     def sub_health(self, now: float) -> dict[int, str]:
@@ -471,6 +481,7 @@ class ManagerLogic:
                 grant=self._grant,
                 savers=self._savers,
                 conditions=tuple(self._conditions),
+                ahead=self._ahead,
             )
             drafted = self._drafted = draft(mandate, job, self.facts)
         return drafted

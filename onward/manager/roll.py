@@ -132,6 +132,13 @@ class Roll:
         latest = self.latest.get(job.switch.member.id) if job.switch is not None else None
         return {f.rank: f for f in latest.ranks} if latest is not None else {}
 
+    def ahead(self, job: Job) -> dict[str, tuple[int, ...]]:
+        """Places that agents which stand by have spares for."""
+        local = max(1, job.world_size // max(1, len(job.places)))
+        away = self.absent | self.gone
+        told = {agent: m.ahead for agent, m in self.latest.items() if m.ahead and agent not in away}
+        return {agent: tuple(dict.fromkeys(r // local for r in ranks)) for agent, ranks in told.items()}
+
     def keeper(self, job: Job, rank: int) -> str:
         """The agent with a place in the job that keeps the newest local state of a rank of a lost node."""
         keepers = [a for _, a in self._placed(job) if a not in self.absent and self.latest[a].kept.get(rank)]
@@ -145,10 +152,12 @@ class Roll:
         return newest.agent.peer if newest is not None else ""
 
     def holds(self, job: Job, rank: int) -> bool:
-        """Its node has local state of the rank: that outlives the process it is of."""
+        """Its node has local state of the rank: that outlives the process it is of. Not where another has newer: it may
+        have had this place before, and what it still has is of then."""
         home = job.places[node_of(job, rank)]
         there = self.latest[home.id].ranks if home is not None and home.id in self.latest else []
-        return any(f.rank == rank and f.local_steps for f in there)
+        newest = max((step for m in self.latest.values() for step in m.kept.get(rank, ())), default=-1)
+        return any(f.rank == rank and f.local_steps and max(f.local_steps) >= newest for f in there)
 
     @property
     def kept(self) -> frozenset[int]:

@@ -58,6 +58,33 @@ def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> N
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_standby_has_its_processes_ready_before_anybody_is_lost(make_nodes, tmp_path: Path, lost: int) -> None:
+    """Also of a script that exchanges something in its set-up: it is told what the others had heard there."""
+    nodes = make_nodes()
+    script = ["tests/scripts/followed.py", "--steps", "400", "--pace", "0.02", "--digest", nodes.digest]
+    both = [nodes.start(f"n{i}", "--node-rank", str(i), script=script) for i in (0, 1)]
+    spare = nodes.start("spare", "--standby", script=script)
+    left, moved = both[1 - lost], (2 * lost, 2 * lost + 1)
+    until(lambda: "ready to take the place of node 0 or 1 at once" in spare.said, "it has prepared", 90.0)
+    both[lost].kill()
+    assert [left.wait(), spare.wait()] == [0, 0], left.said + spare.said
+    assert [i["policy"] for i in left.outcome["incidents"]] == ["recover"]
+    assert left.outcome["steps_lost"] == 0
+    for rank in moved:
+        assert f"rank {rank}: the spare (pid {spare.pids(rank)[0]}) takes over" in spare.events
+    assert len(list(tmp_path.glob("logs-spare/*/rank*.stdout.log"))) >= 4, "a process for each rank of the job"
+    plain = make_nodes()
+    plain.digest += "-plain"
+    whole = [plain.start(f"p{i}", "--node-rank", str(i), script=[*script[:-1], plain.digest]) for i in (0, 1)]
+    assert [n.wait() for n in whole] == [0, 0]
+    digest = Path(__file__).parents[2] / "examples" / "digest.py"
+    compare = [sys.executable, str(digest), plain.digest, nodes.digest]
+    done = subprocess.run(compare, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.nightly
 def test_who_comes_beyond_the_nodes_that_are_needed_stands_by(make_nodes, jobs) -> None:
     nodes = make_nodes()
     nodes.flags[nodes.flags.index("--nnodes") + 1] = "2:3"

@@ -266,7 +266,7 @@ class Promises:
         seat = self._followed.setdefault((agent.index, orders.term), orders.seat)
         if seat != orders.seat:
             self._broken(1, f"{agent} follows {orders.seat} and {seat}, both of term {orders.term}")
-        if orders.node < 0 and any(p.alive and not p.killed for p in agent.logic.processes.values()):
+        if orders.node < 0 and any(p.alive and not p.killed and not p.spare for p in agent.logic.processes.values()):
             self._broken(1, f"{agent} has no place and keeps its ranks")
 
     def on_any_job(self, manager: SimManager, job: Job) -> None:
