@@ -16,6 +16,7 @@ from onward.agent.rank import RankSpec
 from onward.agent.settings import RunSettings
 from onward.agent.warmth import WarmParent
 from onward.wire import page as pages
+from onward.wire.identity import Identity
 
 OTHER_PYTHON = "PYTHON_EXEC"  # torchrun's variable for the interpreter that runs the script, when it is not this one
 
@@ -23,10 +24,10 @@ OTHER_PYTHON = "PYTHON_EXEC"  # torchrun's variable for the interpreter that run
 class Births:
     """Makes processes for ranks. Owns what they are told in their environment."""
 
-    def __init__(self, settings: RunSettings, places: Places, token: bytes) -> None:
+    def __init__(self, settings: RunSettings, places: Places, identity: Identity) -> None:
         self._settings = settings
         self._places = places
-        self._token = token
+        self._identity = identity
         self._ports: dict[int, int] = {}  # attempt -> MASTER_PORT
         self.under_way = 0  # processes that may be forked already and are not known yet
 
@@ -58,7 +59,7 @@ class Births:
         out, err = self._places.logs(p)
         env = rank_environment(s, post, p.rank, p.attempt, max(p.incarnation - 1, 0))
         env["ONWARD_SOCKET"] = self._places.socket
-        env["ONWARD_TOKEN"] = self._token.hex()
+        env.update(self._identity.environment)
         env["ONWARD_PROCESS"] = str(p.number)
         env[MARK] = self._places.mark(p.number)
         env["TORCHELASTIC_ERROR_FILE"] = str(self._places.error_file(p))

@@ -17,6 +17,7 @@ from onward.agent.ports import why_not_bound
 from onward.agent.settings import RunSettings
 from onward.core.membership import Member
 from onward.errors import UsageError
+from onward.wire.identity import on_this_machine
 from onward.wire.kernel import birth_of, boot_id
 from onward.wire.token import machine_token, read_token
 
@@ -35,6 +36,7 @@ class Meeting:
     manager_socket: socket.socket
     hosts: bool  # the manager begins here
     peer_socket: socket.socket | None  # None: there is nobody to talk to
+    outside: bool = False  # some of it leaves this machine
 
 
 def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
@@ -56,7 +58,8 @@ def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     sock = first_socket if first_socket is not None else _place_in_line(s, local, doors)
     peers = _bind(local, 0)
     member = _member(s, name, local, peer=_bar(peers), manager=doors[0] if hosts else _bar(sock))
-    return Meeting(token, member, doors, sock, hosts, peers)
+    outside = not all(on_this_machine(host) for host in (local, *(door.rpartition("|")[0] for door in doors)))
+    return Meeting(token, member, doors, sock, hosts, peers, outside)
 
 
 def _check_master_port(s: RunSettings) -> None:

@@ -16,7 +16,9 @@ from onward.agent.line import Line
 from onward.agent.peers import split
 from onward.errors import WireError
 from onward.log import get_logger
-from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.connect import Stranger, connect
+from onward.wire.frames import decode, pack, read_frame
+from onward.wire.identity import Identity
 from onward.wire.messages import Beat, Orders, Refused, encoder, from_manager
 
 log = get_logger("onward.agent")
@@ -30,9 +32,9 @@ class Office:
     """Keeps a connection to the manager. `on_message` takes what it says, `on_open` is called when it can be told."""
 
     def __init__(
-        self, token: bytes, line: Line, on_message: Callable[[object], None], on_open: Callable[[], None]
+        self, identity: Identity, line: Line, on_message: Callable[[object], None], on_open: Callable[[], None]
     ) -> None:
-        self._token = token
+        self._identity = identity
         self._line = line
         self._on_message = on_message
         self._on_open = on_open
@@ -88,10 +90,8 @@ class Office:
         writer: asyncio.StreamWriter | None = None
         try:
             host, port = split(door)
-            reader, opened = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
-            writer = opened
-            await greet_server(reader, opened, self._token, GREETING_S)
-            self._writer = opened
+            reader, opened = await connect(host, port, self._identity, CONNECT_S, GREETING_S)
+            self._writer = writer = opened
             self._on_open()
             self.turned_away += 1
             came = time.monotonic()
@@ -112,6 +112,7 @@ class Office:
         except (WireError, OSError, ValueError, asyncio.TimeoutError) as e:
             # The socket belongs to the agent, not to its manager: refused means that the agent itself is gone.
             self._nobody_home = isinstance(e, ConnectionRefusedError)
+            self.turned_away += isinstance(e, Stranger)
             log.info("manager at %s: %s", door, str(e) or type(e).__name__)
         finally:
             if in_office:

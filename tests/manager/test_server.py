@@ -23,6 +23,7 @@ from onward.manager.journal import read
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.identity import Identity
 from onward.wire.messages import Orders, Refused, encoder, from_manager
 
 TOKEN = b"the secret of this job, 32 bytes"
@@ -87,7 +88,7 @@ class Agent:
 def serving(body: Callable[[Meeting], Awaitable[Any]], journal: Path | None = None) -> None:
     async def go() -> None:
         sock = socket.create_server(("127.0.0.1", 0))
-        server = ManagerServer(SETTINGS, TOKEN, journal)
+        server = ManagerServer(SETTINGS, Identity(TOKEN), journal)
         serve = asyncio.get_running_loop().create_task(server.serve(sock, idle_s=3600.0))
         try:
             await body(Meeting(server, sock.getsockname()[1]))
