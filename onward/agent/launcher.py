@@ -17,6 +17,7 @@ from onward.agent.courier import Courier
 from onward.agent.crew import Crew
 from onward.agent.desk import Desk
 from onward.agent.effects import AnswerPeer, Effect, FetchLocal, KillProcess, Say, SendPeer, SendRank, StartProcess
+from onward.agent.emissary import go_round
 from onward.agent.helpers import OwnManager
 from onward.agent.herald import Herald
 from onward.agent.ledger import Ledger
@@ -129,6 +130,8 @@ class Launcher:
         self.crew.warm_up()
         self._spawn(self._office.run())
         self._spawn(self._tick())
+        if self.settings.several:
+            self._spawn(go_round(self._identity, self._meeting.doors, self._known_doors))
         await self._done.wait()
         server.close()
         return self._outcome()
@@ -310,6 +313,13 @@ class Launcher:
             self._sent_at = time.monotonic()
             self.logic.lonely_s = self._office.lonely_s
             self._office.send(self.logic.facts(self._sent_at, told=self._office.in_office))
+
+    def _known_doors(self) -> list[str]:
+        """Where managers of the job are, if the one that we host is in office."""
+        orders, me = self.logic.orders, self._meeting.member
+        if orders is None or orders.seat != me.id or not self._office.in_office:
+            return []
+        return [me.manager, *orders.managers, *orders.doors]
 
     def _on_peer(self, agent: str, message: object) -> None:
         self._apply(self.logic.on_peer(agent, message))

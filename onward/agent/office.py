@@ -19,7 +19,7 @@ from onward.log import get_logger
 from onward.wire.connect import Stranger, connect
 from onward.wire.frames import decode, pack, read_frame
 from onward.wire.identity import Identity
-from onward.wire.messages import Beat, Orders, Refused, encoder, from_manager
+from onward.wire.messages import Beat, Elsewhere, Orders, Refused, encoder, from_manager
 
 log = get_logger("onward.agent")
 CONNECT_S = 2.0
@@ -100,6 +100,9 @@ class Office:
                 message = decode(from_manager, await asyncio.wait_for(read_frame(reader), wait_s))
                 if not isinstance(message, Refused):
                     self.turned_away = 0
+                if isinstance(message, Elsewhere):
+                    self._line.sent_on(time.monotonic(), message.managers)
+                    break
                 if isinstance(message, Orders):
                     self._over = message.exit_code is not None
                     self._line.told(message.managers, message.granted)

@@ -27,6 +27,7 @@ from onward.wire.messages import (
     AgentFacts,
     Beat,
     CaptureStacks,
+    Elsewhere,
     FaultAnswer,
     FaultRequest,
     IncidentNote,
@@ -87,6 +88,12 @@ class ManagerLogic:
             self._refused = [*self._refused, text][-8:]
             self.out.append((None, Note(text=text, loud=True)))
 
+    def on_elsewhere(self, message: Elsewhere) -> None:
+        """The job has begun without those who are here."""
+        if self.job is None:
+            self._note(f"the job goes on elsewhere; looking for it at {', '.join(message.managers).replace('|', ':')}")
+            self.out.append((None, message))
+
     def hung_up(self, agent: str) -> None:
         """The connection to `agent` is no more."""
         self._roll.absent.add(agent)
@@ -128,7 +135,8 @@ class ManagerLogic:
             self.think(now)
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
         if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
-            self._send_orders([me], now)  # what was sent before may have been lost with its connection
+            seat = self.settings.seat  # it hosts us, and is told who is here
+            self._send_orders([me, seat] if first and seat != me and seat in self._roll.seen else [me], now)
 
     def on_fault_request(self, agent: str, request: FaultRequest, now: float) -> None:
         """Somebody on `agent`'s node publishes, clears or lists faults."""

@@ -132,6 +132,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         store=d.store if job.phase in _FORMED or job.soft else "",
         master=f"{first.address}|{first.master_port}" if first is not None else "",
         managers=d.managers,
+        doors=roll.doors if agent == mandate.seat else [],
         waiting=job.waiting,
         conditions=list(mandate.conditions),
     )

@@ -132,6 +132,12 @@ class Roll:
         latest = self.latest.get(job.switch.member.id) if job.switch is not None else None
         return {f.rank: f for f in latest.ranks} if latest is not None else {}
 
+    @property
+    def doors(self) -> list[str]:
+        """Where managers of those that are connected would be."""
+        away = self.absent | self.gone
+        return [m.agent.manager for agent, m in self.latest.items() if m.agent.manager and agent not in away]
+
     def ahead(self, job: Job) -> dict[str, tuple[int, ...]]:
         """Places that agents which stand by have spares for."""
         local = max(1, job.world_size // max(1, len(job.places)))

@@ -24,7 +24,16 @@ from onward.wire.connect import Listener
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.identity import Identity
 from onward.wire.kernel import is_dead
-from onward.wire.messages import AgentFacts, ClusterFacts, DieAfter, FaultRequest, Refused, encoder, from_agent
+from onward.wire.messages import (
+    AgentFacts,
+    ClusterFacts,
+    DieAfter,
+    Elsewhere,
+    FaultRequest,
+    Refused,
+    encoder,
+    from_agent,
+)
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -120,6 +129,10 @@ class ManagerServer:
                 if isinstance(message, ClusterFacts):
                     self._hear_operator(message, writer)
                     continue
+                if isinstance(message, Elsewhere):
+                    self._logic.on_elsewhere(message)
+                    self._flush()
+                    return
                 if not agent and not isinstance(message, AgentFacts):
                     raise WireError("an agent begins with its facts")
                 if isinstance(message, DieAfter):

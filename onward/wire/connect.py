@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 
 from onward.errors import WireError
@@ -13,6 +14,8 @@ from onward.wire.identity import NAME, Identity
 
 BACKLOG = 1024  # of a job's agents, which may all come at once
 FULL_S = 0.2  # between two tries to accept where there is no descriptor left
+# Instead of a buffer of 256 KB for each connection: a manager has thousands.
+sslproto.SSLProtocol.max_size = 32 << 10  # type: ignore[attr-defined]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

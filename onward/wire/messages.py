@@ -120,6 +120,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     log_at: dict[int, str] = {}  # rank of a spare or stand-in -> the agent that has the log of its set-up
     master: str = ""  # node 0, for scripts that bring their own store, ADDRESS|PORT
     managers: list[str] = []  # where to look for a manager when this one is gone, in order
+    doors: list[str] = []  # to the agent that hosts this one: where managers of all that are here would be
     waiting: str = ""  # what the job waits for, if it does
     conditions: list[Condition] = []  # what is the matter with nodes and ranks
 
@@ -255,6 +256,12 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     term: int = 0  # 0: not in office, or without a majority
     waiting: str = ""  # what for
+
+
+class Elsewhere(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """To a manager that waits for a job to begin, and from it to its agents: the job has begun, and goes on there."""
+
+    managers: list[str]
 
 
 class CaptureStacks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -463,8 +470,8 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
-FromAgent = AgentFacts | FaultRequest | DieAfter | ClusterFacts
-FromManager = JobFacts | Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
+FromAgent = AgentFacts | FaultRequest | DieAfter | ClusterFacts | Elsewhere
+FromManager = JobFacts | Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer | Elsewhere
 FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
 ToPeer = PeerReply | SlotKept | Kept
 

@@ -67,3 +67,11 @@ def test_who_joins_a_job_that_has_begun_looks_everywhere() -> None:
     line = Line(ALL, Patience(), joins=True)
     assert line.wait_s(0.5, in_office=False) == Patience().office_s - 0.5
     assert [line.left(10.0 * i, heard=False, nobody_home=False) for i in range(4)] == ["a", "b", "a", "c"]
+
+
+def test_who_is_told_that_the_job_is_elsewhere_goes_there_at_once() -> None:
+    line = Line(["a"], Patience())
+    assert line.wait_s(60.0, in_office=False) == Patience().silence_s, "this is where the job would begin"
+    line.sent_on(100.0, ["b", "c"])
+    assert line.left(100.0, heard=False, nobody_home=False) == "b"
+    assert line.wait_s(0.5, in_office=False) == Patience().office_s - 0.5

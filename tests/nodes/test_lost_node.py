@@ -135,6 +135,24 @@ def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs, lost: int) ->
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("noticed", [True, False])
+def test_node_0_comes_back_with_the_command_line_it_had(make_nodes, jobs, noticed: bool) -> None:
+    """As a supervisor or a pod restarts it: it is told where the job is now, whether that has missed it or not yet."""
+    nodes = make_nodes()
+    first, second = start_two(nodes)
+    until(lambda: _steps(nodes) >= 40, "it trains")
+    first.kill()
+    if noticed:
+        until(lambda: "another node takes over rank" in second.said, "the loss is noticed")
+    again = nodes.start("again", "--node-rank", "0", script=train(nodes))
+    assert [second.wait(), again.wait()] == [0, 0], second.said + again.said
+    assert [i["policy"] for i in second.outcome["incidents"]] == ["recover"]
+    assert second.outcome["steps_lost"] == 0
+    assert [len(second.pids(r)) for r in (2, 3)] == [1, 1]
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
 def test_faults_of_ranks_and_of_the_manager_are_cured_in_place_on_any_node(make_nodes, jobs) -> None:
     nodes = make_nodes()
     faults = ("kind=kill,rank=3,step=40", "kind=kill-manager,step=70", "kind=exception,rank=0,step=100")
