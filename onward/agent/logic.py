@@ -440,7 +440,7 @@ class AgentLogic:
             lonely_s=self.lonely_s,
             generation=self.orders.generation if self.orders is not None else 0,
             orders_version=seen,
-            kept=self.keeper.steps(),
+            kept=self.keeper.steps(self.orders.attempt) if self.orders is not None else {},
             ranks=ranks,
             ahead=sorted({p.rank for p in self.processes.values() if p.spare and p.alive}) if self.node < 0 else [],
             record=b"" if told else self.record,

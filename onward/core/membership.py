@@ -70,7 +70,7 @@ class Outlook:
     lacking_s: float = 0.0  # for how long there has been no majority
     stand_ins: Mapping[int, RankFacts] = field(default_factory=dict)  # rank -> its process on the stand-in of a switch
     sub_health: Mapping[int, str] = field(default_factory=dict)  # node -> why it is worse than it should be
-    kept: frozenset[int] = frozenset()  # ranks whose local state another agent than their own keeps
+    kept: Mapping[int, int] = field(default_factory=dict)  # rank -> newest step whose local state some agent keeps
     ahead: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # standby -> places it has spares for
     slow: Mapping[int, str] = field(default_factory=dict)  # rank -> why it is called slow; its node is in `sub_health`
 

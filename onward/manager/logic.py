@@ -354,7 +354,7 @@ class ManagerLogic:
             seat=self.settings.seat,
             sub_health=sub_health,
             stand_ins=self._roll.stand_ins(job),
-            kept=self._roll.kept if job.phase is Phase.PAUSING else frozenset(),
+            kept=self._roll.kept if job.phase is Phase.PAUSING else {},
             slow=self._pace.slow,
             ahead=self._roll.ahead(job),
         )

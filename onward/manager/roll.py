@@ -162,15 +162,18 @@ class Roll:
         have had this place before, and what it still has is of then."""
         home = job.places[node_of(job, rank)]
         there = self.latest[home.id].ranks if home is not None and home.id in self.latest else []
-        newest = max((step for m in self.latest.values() for step in m.kept.get(rank, ())), default=-1)
+        newest = self.kept.get(rank, -1)
         return any(f.rank == rank and f.local_steps and max(f.local_steps) >= newest for f in there)
 
     @property
-    def kept(self) -> frozenset[int]:
-        """Ranks whose local state is kept by an agent that can be asked for it."""
+    def kept(self) -> dict[int, int]:
+        """Of the ranks whose local state is kept by an agent that can be asked for it: the newest step."""
         away = self.absent | self.gone
-        found = [r for a, m in self.latest.items() if a not in away for r, steps in m.kept.items() if steps]
-        return frozenset(found)
+        found: dict[int, int] = {}
+        for m in (m for agent, m in self.latest.items() if agent not in away):
+            for rank, steps in m.kept.items():
+                found[rank] = max([found.get(rank, -1), *steps])
+        return {rank: step for rank, step in found.items() if step >= 0}
 
     def kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
         """Of a rank of a lost node: the steps whose local state is kept."""

@@ -21,6 +21,7 @@ from onward.wire.messages import (
     Injected,
     Injection,
     KeepLog,
+    KeepSlot,
     Orders,
     RankOrder,
     Recorded,
@@ -395,3 +396,13 @@ def test_another_agent_is_told_the_log_of_our_ranks_and_what_is_kept_for_others(
     assert a.kept(0, 7).log == [], "of another attempt"
     a.keeper.keep_log(KeepLog(attempt=0, rank=3, index=0, data=b"theirs"))
     assert a.kept(3, 0).log == [b"theirs"]
+
+
+def test_what_is_kept_of_another_attempt_is_of_another_history() -> None:
+    a = up(agent())
+    a.keeper.keep_slot(KeepSlot(attempt=0, rank=3, generation=1, index=0, step=200, data=b"x"))
+    assert a.facts(0.0).kept == {3: [200]}
+    a.on_orders(orders(version=3, attempt=1))
+    assert a.facts(0.0).kept == {}
+    a.keeper.keep_slot(KeepSlot(attempt=1, rank=3, generation=2, index=1, step=11, data=b"x"))
+    assert a.facts(0.0).kept == {3: [11]}

@@ -187,6 +187,24 @@ def test_without_recover_in_place_a_killed_rank_costs_its_node(make_nodes, jobs,
 
 
 @pytest.mark.nightly
+def test_a_place_that_goes_to_another_node_and_back_again_loses_no_step(make_nodes, jobs) -> None:
+    """The node that comes back to it still has what it kept of its ranks then; newer copies are elsewhere."""
+    nodes = make_nodes()
+    nodes.flags += ["--recover-strategy", "recover,exit"]
+    first = nodes.start("n0", "--node-rank", "0", script=train(nodes))
+    second = nodes.start("n1", "--node-rank", "1", "--chaos", "kind=kill,rank=3,step=50", script=train(nodes))
+    third = nodes.start("spare", "--standby", "--chaos", "kind=kill,rank=3,step=120", script=train(nodes))
+    assert [n.wait() for n in (first, second, third)] == [0, 0, 0], first.said + second.said + third.said
+    assert [(i["policy"], i["headline"]) for i in first.outcome["incidents"]] == [
+        ("recover", "rank 3 killed (SIGKILL)"), ("recover", "rank 3 killed (SIGKILL)")
+    ]  # fmt: skip
+    assert first.outcome["steps_lost"] == 0
+    assert [len(first.pids(r)) for r in (0, 1)] == [1, 1]
+    assert [len(second.pids(r)) for r in (2, 3)] == [2, 2], "it had the place before and after"
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
 def test_where_no_other_node_is_there_its_ranks_begin_again_on_it(make_nodes, jobs) -> None:
     nodes = make_nodes()
     nodes.flags += ["--recover-strategy", "recover"]

@@ -145,7 +145,7 @@ class Promises:
         if keeper is None or not keeper.running or not peer.alive or not peer.agent.running:
             return
         same = peer.membership.generation == p.membership.generation and not peer.is_spare
-        kept = keeper.logic.keeper.steps().get(peer.rank, ())
+        kept = keeper.logic.keeper.steps(peer.attempt).get(peer.rank, ())
         if same and step not in kept and not self._superseded(peer):
             self._broken(2, f"{p} commits step {step - 1} while {keeper} has no copy of rank {peer.rank}")
 
