@@ -158,3 +158,16 @@ def test_without_recover_the_others_go_on_at_once_when_a_node_is_lost(policies: 
     assert after.phase is (Phase.PAUSING if waits else Phase.FORMING)
     late = advance(after, at_fence, 11.0 + (after.limits.reschedule_s if waits else 0.0), outlook).job
     assert late.absent == (1,)
+
+
+def test_a_script_that_deals_no_micro_batches_skips_the_rung_with_a_sentence() -> None:
+    before = job(policies=parse_policies("elastic-training,dump"))
+    lost = FaultReport("node", 1, before.incarnations[1], text="it is gone", at=10.0)
+    outlook = following(A, gone=(B,))
+    paused = advance(before, {**ranks(), 1: replace(ranks()[1], fault=lost)}, 10.0, outlook).job
+    at_fence = {0: replace(ranks()[0], stage=Stage.PAUSED, generation=paused.generation)}
+    after = advance(paused, at_fence, 11.0, outlook)
+    assert after.job.absent == ()
+    assert any("elastic-training needs run.batches(global_batch=...), which the script lacks" in w for w in after.why)
+    assert after.job.incident is not None
+    assert after.job.incident.policy != "elastic-training", "the next one is taken"
