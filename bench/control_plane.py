@@ -5,10 +5,16 @@ the manager needs when nothing happens, and how long after the death of one rank
 anew.
 
     python bench/control_plane.py 100 1000 10000
+
+TLS is on where the address is not a loopback one; so, as root, in a network of its own:
+
+    unshare -n sh -c 'ip link set lo up; ip addr add 10.78.0.1/32 dev lo
+                      exec python bench/control_plane.py --address 10.78.0.1 1000'
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import dataclasses
 import os
@@ -20,6 +26,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,7 +38,9 @@ from onward.core.membership import Member, facts_s
 from onward.core.policy import Policy
 from onward.core.published import Rules
 from onward.manager.__main__ import Spec
-from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.connect import connect
+from onward.wire.frames import decode, pack, read_frame
+from onward.wire.identity import Identity, derived
 from onward.wire.messages import AgentFacts, Orders, RankOrder, encoder, from_manager
 
 TOKEN = bytes(range(32))
@@ -58,8 +67,7 @@ class Agent:
         self.member = Member(name, f"n{self.number}", peer="127.0.0.1|1", manager="127.0.0.1|1", wanted=self.number)
 
     async def live(self, port: int) -> None:
-        reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
-        await greet_server(reader, self.writer, TOKEN, 60.0)
+        reader, self.writer = await connect(self.fleet.address, port, self.fleet.identity, 60.0, 120.0)
         self.tell()
         while True:
             message = decode(from_manager, await read_frame(reader))
@@ -128,7 +136,9 @@ class Agent:
 @dataclass
 class Fleet:
     size: int
+    address: str
     port: int
+    identity: Identity
     manager: psutil.Process
     phases: dict[str, int] = field(default_factory=dict)
     running: set[tuple[int, int]] = field(default_factory=set)
@@ -147,6 +157,7 @@ class Fleet:
         load = await self._idle()
         for a in agents:
             a.interrupted_at = 0.0
+        before, own = self._cpu(), time.process_time()
         struck = time.monotonic()
         agents[self.size // 2].die()
         others = [a for a in agents if a is not agents[self.size // 2]]
@@ -154,6 +165,7 @@ class Fleet:
         delays = sorted(a.interrupted_at - struck for a in others)
         await self._until(lambda: self._all_run(agents), lives)
         again = time.monotonic() - struck
+        spent, own = self._cpu() - before, time.process_time() - own
         beats.cancel()
         for life in lives:
             life.cancel()
@@ -164,6 +176,8 @@ class Fleet:
             "interrupted_p50_s": statistics.median(delays),
             "interrupted_p99_s": delays[int(0.99 * len(delays))],
             "again_s": again,
+            "manager_cpu_s": spent,
+            "agents_cpu_s": own,
             "memory_mb": self.manager.memory_info().rss / 1e6,
         }
 
@@ -191,17 +205,22 @@ class Fleet:
                         a.tell()
                 await asyncio.sleep(period / 20)
 
+    def _cpu(self) -> float:
+        """CPU seconds of the manager so far."""
+        return float(sum(self.manager.cpu_times()[:2]))
+
     async def _idle(self) -> float:
         """Share of its core that the manager needs while nothing happens."""
-        before, at = sum(self.manager.cpu_times()[:2]), time.monotonic()
+        before, at = self._cpu(), time.monotonic()
         await asyncio.sleep(IDLE_S)
-        return (sum(self.manager.cpu_times()[:2]) - before) / (time.monotonic() - at)
+        return (self._cpu() - before) / (time.monotonic() - at)
 
 
-def measure(size: int, core: int) -> dict[str, float]:
-    sock = socket.create_server(("127.0.0.1", 0), backlog=4096)
+def measure(size: int, core: int, address: str = "127.0.0.1") -> dict[str, float]:
+    sock = socket.create_server((address, 0), backlog=1024)
     port = sock.getsockname()[1]
     with tempfile.TemporaryDirectory() as directory:
+        identity = derived(TOKEN, Path(directory))
         spec = Spec(
             fd=sock.fileno(),
             parent=os.getpid(),
@@ -219,27 +238,33 @@ def measure(size: int, core: int) -> dict[str, float]:
             name="bench",
             journal=f"{directory}/journal",
         )
-        env = {**os.environ, "ONWARD_TOKEN": TOKEN.hex(), "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **identity.environment, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "onward.manager", msgspec.json.encode(spec).decode()]
         with subprocess.Popen(command, pass_fds=[sock.fileno()], env=env) as manager:
             try:
                 os.sched_setaffinity(manager.pid, {core})
                 sock.close()  # or agents would wait for one that has died
-                return asyncio.run(Fleet(size, port, psutil.Process(manager.pid)).measure())
+                return asyncio.run(Fleet(size, address, port, identity, psutil.Process(manager.pid)).measure())
             finally:
                 manager.kill()
 
 
 def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--address", default="127.0.0.1")
+    words.add_argument("sizes", type=int, nargs="*", default=[100, 1000])
+    args = words.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[-1]})
-    print(f"{'agents':>7} {'start':>8} {'idle':>7} {'p50':>8} {'p99':>8} {'again':>8} {'memory':>9}")
-    for size in [int(n) for n in sys.argv[1:]] or [100, 1000]:
-        r = measure(size, cores[0])
+    head = ("agents", "start", "idle", "p50", "p99", "again", "CPU: manager", "agents", "memory")
+    print(" ".join(f"{word:>{width}}" for word, width in zip(head, (7, 8, 7, 8, 8, 8, 13, 8, 9), strict=True)))
+    for size in args.sizes:
+        r = measure(size, cores[0], args.address)
         print(
             f"{size:>7} {r['start_s']:>6.2f} s {r['idle_cpu']:>6.1%} {r['interrupted_p50_s'] * 1e3:>5.0f} ms "
-            f"{r['interrupted_p99_s'] * 1e3:>5.0f} ms {r['again_s']:>6.2f} s {r['memory_mb']:>6.0f} MB",
+            f"{r['interrupted_p99_s'] * 1e3:>5.0f} ms {r['again_s']:>6.2f} s "
+            f"{r['manager_cpu_s']:>11.2f} s {r['agents_cpu_s']:>6.2f} s {r['memory_mb']:>6.0f} MB",
             flush=True,
         )
 

@@ -16,6 +16,7 @@ from onward.agent.rank import RankSpec
 from onward.agent.settings import RunSettings
 from onward.agent.warmth import WarmParent
 from onward.wire import page as pages
+from onward.wire.identity import Identity
 
 OTHER_PYTHON = "PYTHON_EXEC"  # torchrun's variable for the interpreter that runs the script, when it is not this one
 
@@ -23,15 +24,15 @@ OTHER_PYTHON = "PYTHON_EXEC"  # torchrun's variable for the interpreter that run
 class Births:
     """Makes processes for ranks. Owns what they are told in their environment."""
 
-    def __init__(self, settings: RunSettings, places: Places, token: bytes) -> None:
+    def __init__(self, settings: RunSettings, places: Places, identity: Identity) -> None:
         self._settings = settings
         self._places = places
-        self._token = token
+        self._identity = identity
         self._cwd = _here()
         self._ports: dict[int, int] = {}  # attempt -> MASTER_PORT
         self.under_way = 0  # processes that may be forked already and are not known yet
 
-    async def start(self, p: Process, warm: WarmParent | None, node: int, master: str) -> int:
+    async def start(self, p: Process, warm: WarmParent | None, master: str) -> int:
         """The pid of a new process for `p`. OSError when there can be none."""
         self.under_way += 1
         try:
@@ -41,25 +42,25 @@ class Births:
             for path in self._places.logs(p):
                 path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up
                 path.touch()
-            spec = self._spec(p, self._post(p.attempt, node, master))
+            spec = self._spec(p, self._post(p, master))
             pid = await warm.fork(spec) if warm is not None else 0
             return pid or _cold_start(spec)
         finally:
             self.under_way -= 1
 
-    def _post(self, attempt: int, node: int, master: str) -> Post:
+    def _post(self, p: Process, master: str) -> Post:
         s = self._settings
         if not s.several:
-            return Post(0, 1, s.master_addr, self._master_port(attempt))
+            return Post(0, 1, s.master_addr, self._master_port(p.attempt))
         host, _, port = master.rpartition("|")
-        return Post(node, s.nodes, host, int(port or 0))
+        return Post(p.rank // s.nproc, s.nodes, host, int(port or 0))
 
     def _spec(self, p: Process, post: Post) -> RankSpec:
         s = self._settings
         out, err = self._places.logs(p)
         env = rank_environment(s, post, p.rank, p.attempt, max(p.incarnation - 1, 0))
         env["ONWARD_SOCKET"] = self._places.socket
-        env["ONWARD_TOKEN"] = self._token.hex()
+        env.update(self._identity.environment)
         env["ONWARD_PROCESS"] = str(p.number)
         env[MARK] = self._places.mark(p.number)
         env["TORCHELASTIC_ERROR_FILE"] = str(self._places.error_file(p))

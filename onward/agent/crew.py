@@ -88,10 +88,13 @@ class Crew:
             return
         if effect.kept_at:
             await self._take_over(p, effect.kept_at)
+        elif effect.log_at and not await self._learn(p, effect.log_at):
+            self._apply(self._logic.on_exit(p.number, NO_PROCESS, time.monotonic()))
+            return
         self._say_if_slow(p)
         orders, number, gauges = self._logic.orders, p.number, self._ledger.gauges
         try:
-            pid = await self._births.start(p, self._warm, self._logic.node, orders.master if orders else "")
+            pid = await self._births.start(p, self._warm, orders.master if orders else "")
             gauges.open(number, self._places.of(p)[0])
         except OSError as e:
             what = "a spare" if p.spare else "a process"
@@ -135,11 +138,22 @@ class Crew:
         self._places.put_local(p, kept.slots)
         self._logic.take_over(p.rank, kept.log)
 
+    async def _learn(self, p: Process, log_at: str) -> bool:
+        """Fetch what the script exchanged before its first step, on the node that has the rank now."""
+        try:
+            kept = await self._peers.fetch(log_at, p.rank, p.attempt)
+        except WireError as e:
+            self._observer.detail(f"rank {p.rank}: the log of its set-up could not be had: {e}")
+            return False
+        self._logic.take_over(p.rank, kept.log)
+        return True
+
     def has_room(self) -> bool:
         """A spare may take what a rank takes; a machine that this would fill is better off without."""
         if time.monotonic() < self._no_room_until:
             return False
-        pids = [c.pid for n, c in self._children.items() if n in self._logic.current.values()]
+        known = self._logic.current.values() or self._children  # one that stands by has spares only
+        pids = [c.pid for n, c in self._children.items() if n in known]
         try:
             needed = max((psutil.Process(pid).memory_info().rss for pid in pids[:1]), default=0)
         except psutil.Error:
@@ -224,7 +238,7 @@ class Crew:
 
     def _follow(self, p: Process, out: Path, err: Path) -> None:
         s = self._settings
-        local = p.rank - self._logic.first_rank
+        local = p.rank % s.nproc
         files_only = s.redirects.get(local, Streams.NONE) & ~s.tee.get(local, Streams.NONE)
         shown = s.shown_ranks is None or local in s.shown_ranks
         followers = []
@@ -270,7 +284,7 @@ class Crew:
             self._ledger.gauges.read(p)
         self._witness.exited(pid, code)
         if p is not None and not p.spare:
-            local_rank = p.rank - self._logic.first_rank
+            local_rank = p.rank % self._settings.nproc
             self._ledger.obituaries.dead(p, local_rank, code, self._places.logs(p), self._places.error_file(p))
         self._apply(self._logic.on_exit(number, code, died_at))
         self._children.pop(number, None)

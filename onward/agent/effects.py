@@ -15,6 +15,7 @@ class StartProcess:
     spare: bool
     attempt: int
     kept_at: str = ""  # fetch what this agent keeps for the rank, first
+    log_at: str = ""  # fetch the log of the rank's set-up from this agent, first
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from onward.agent.busy import STOPPED_S, Standstill
 from onward.agent.meeting import Meeting
 from onward.agent.processes import Child, disown, run_module
 from onward.agent.settings import RunSettings
+from onward.wire.identity import Identity
 
 QUICK_S = 2.0  # a manager that lived no longer than this is started again with a growing delay
 LONGEST_DELAY_S = 2.0
@@ -98,10 +99,11 @@ class OwnManager:
     """
 
     def __init__(
-        self, settings: RunSettings, meeting: Meeting, log_dir: Path, say: Callable[[str], None]
+        self, settings: RunSettings, meeting: Meeting, identity: Identity, log_dir: Path, say: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._meeting = meeting
+        self._identity = identity
         self._log_dir = log_dir
         self._say = say
         self._socket = meeting.manager_socket
@@ -159,7 +161,7 @@ class OwnManager:
             "journal": str(self._log_dir / "journal"),
         }
         command = run_module("onward.manager.__main__", msgspec.json.encode(spec).decode())
-        env = {**os.environ, "ONWARD_TOKEN": self._meeting.token.hex()}
+        env = {**os.environ, **self._identity.environment}
         with _appending(self._log_dir / "manager.log") as said:
             p = subprocess.Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         self._started_at = time.monotonic()

@@ -45,9 +45,10 @@ class Keeper:
         if r is not None:
             r.log[m.index] = m.data
 
-    def steps(self) -> dict[int, list[int]]:
-        """rank -> steps whose local state is here."""
-        return {rank: sorted(step for step, _ in r.slots.values()) for rank, r in self._ranks.items() if r.slots}
+    def steps(self, attempt: int) -> dict[int, list[int]]:
+        """rank -> steps whose local state is here, of this attempt: what was kept in another is of another history."""
+        here = {rank: r for rank, r in self._ranks.items() if r.slots and r.attempt == attempt}
+        return {rank: sorted(step for step, _ in r.slots.values()) for rank, r in here.items()}
 
     def of(self, rank: int, attempt: int) -> Kept:
         r = self._ranks.get(rank)

@@ -17,6 +17,7 @@ from onward.agent.courier import Courier
 from onward.agent.crew import Crew
 from onward.agent.desk import Desk
 from onward.agent.effects import AnswerPeer, Effect, FetchLocal, KillProcess, Say, SendPeer, SendRank, StartProcess
+from onward.agent.emissary import go_round
 from onward.agent.helpers import OwnManager
 from onward.agent.herald import Herald
 from onward.agent.ledger import Ledger
@@ -40,6 +41,7 @@ from onward.errors import HungUp, OnwardError, WireError
 from onward.log import get_logger, told_to
 from onward.title import entitle
 from onward.wire.frames import accept_peer, decode, read_frame
+from onward.wire.identity import Identity, derived
 from onward.wire.messages import (
     Beat,
     CaptureStacks,
@@ -75,7 +77,7 @@ class Launcher:
         self.observer = observer
         self._injections = injections
         self._meeting = meet(settings, observer.note)
-        self._token = self._meeting.token
+        self._identity = Identity(self._meeting.token)
         self._lateness = Lateness()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_signal = 0
@@ -101,15 +103,17 @@ class Launcher:
         become_reaper()
         entitle("onward", s.name)
         self.places = Places(s.log_dir, self.name)
+        if self._meeting.outside:
+            self._identity = derived(self._meeting.token, self.places.run_dir)
         self.log_dir = self.places.log_dir
         self.observer = Diary(self.observer, self.log_dir / "events.log")
         self._make_logic()
         self.ledger = Ledger(self.name, self.log_dir, self._started_at, self.logic, self.observer, self.witness)
         self._herald = Herald(self.observer, self.logic, self._vault, self.ledger.obituaries)
         self._make_crew()
-        self._manager = OwnManager(s, self._meeting, self.log_dir, self.observer.note)
+        self._manager = OwnManager(s, self._meeting, self._identity, self.log_dir, self.observer.note)
         self._line = Line(self._meeting.doors, Patience(), joins=s.standby)
-        self._office = Office(self._token, self._line, self._on_manager, self._send_facts)
+        self._office = Office(self._identity, self._line, self._on_manager, self._send_facts)
         self._sabotage = Sabotage(self.logic, self.crew, self.witness, lambda: self._manager.pid, self._office.send)
         try:
             with told_to(self.observer.note):
@@ -121,11 +125,13 @@ class Launcher:
         self._handle_signals()
         server = await asyncio.start_unix_server(self._on_connection, path=self.places.socket)
         if self._meeting.peer_socket is not None:
-            await self._peers.listen(self._meeting.peer_socket)
+            self._peers.listen(self._meeting.peer_socket)
         self._publish()
         self.crew.warm_up()
         self._spawn(self._office.run())
         self._spawn(self._tick())
+        if self.settings.several:
+            self._spawn(go_round(self._identity, self._meeting.doors, self._known_doors))
         await self._done.wait()
         server.close()
         return self._outcome()
@@ -140,7 +146,7 @@ class Launcher:
             pid=os.getpid(),
             job=self.name,
             socket=self.places.socket,
-            token=self._token.hex(),
+            token=self._identity.token.hex(),
             log_dir=str(self.log_dir),
             started_at=time.time(),
             script=self.settings.script,
@@ -173,13 +179,14 @@ class Launcher:
         self._saver.after = self._check_end
 
     def _make_crew(self) -> None:
-        self._peers = Peers(self.logic.me, self._token, self.logic.keeper, self._on_peer, self._on_peer_reply)
+        logic = self.logic
+        self._peers = Peers(logic.me, self._identity, logic.keeper, logic.kept, self._on_peer, self._on_peer_reply)
         self.crew = Crew(
             self.settings,
             self.logic,
             self.places,
             self._peers,
-            Births(self.settings, self.places, self._token),
+            Births(self.settings, self.places, self._identity),
             self.ledger,
             self.witness,
             self.observer,
@@ -309,6 +316,13 @@ class Launcher:
             self.logic.times = self.ledger.times()
             self._office.send(self.logic.facts(self._sent_at, told=self._office.in_office))
 
+    def _known_doors(self) -> list[str]:
+        """Where managers of the job are, if the one that we host is in office."""
+        orders, me = self.logic.orders, self._meeting.member
+        if orders is None or orders.seat != me.id or not self._office.in_office:
+            return []
+        return [me.manager, *orders.managers, *orders.doors]
+
     def _on_peer(self, agent: str, message: object) -> None:
         self._apply(self.logic.on_peer(agent, message))
 
@@ -343,7 +357,7 @@ class Launcher:
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Of one of our processes, or of a person's command."""
         try:
-            await accept_peer(reader, writer, self._token, GREETING_S)
+            await accept_peer(reader, writer, self._identity.token, GREETING_S)
             message: object = decode(first_word, await read_frame(reader))
             if isinstance(message, ControlRequest):
                 return await self._desk.serve(message, reader, writer)

@@ -50,6 +50,11 @@ class Line:
             self.home, self._turn = self.door, 0
         self._known = list(managers)
 
+    def sent_on(self, now: float, managers: Sequence[str]) -> None:
+        """Nothing begins behind this door: the job has begun, behind one of these."""
+        self._known, self._turn = list(managers), 0
+        self._since = now - self._patience.faithful_s
+
     def left(self, now: float, heard: bool, nobody_home: bool) -> str:
         """A visit is over. `heard`: of a manager in office; `nobody_home`: even its host is gone."""
         if heard or self._since is None:

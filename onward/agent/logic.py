@@ -25,6 +25,7 @@ from onward.wire.messages import (
     Injected,
     Injection,
     KeepLog,
+    Kept,
     Orders,
     PeerReply,
     PeerStore,
@@ -121,13 +122,14 @@ class AgentLogic:
         effects: list[Effect] = []
         if self.node >= 0:
             effects.append(Say(f"node {self.node} is not ours any more; ending the ranks here"))
+        before, self.node = self.node, node
         for p in self.processes.values():
-            if p.alive:
+            prepared = before < 0 and p.spare and p.rank in self.local_ranks
+            if p.alive and not prepared:
                 effects += self._kill(p)
-        self.node = node
         self.saving = Saving(self.local_ranks)
         self.current.clear()
-        self._log.clear()
+        self._log = {r: log for r, log in self._log.items() if r in self.local_ranks}
         self._spares.forget()
         return effects
 
@@ -194,7 +196,7 @@ class AgentLogic:
         for rank, kept_at in orders.kept_at.items():
             p = self.processes.get(self.current.get(rank, -1))
             key = (rank, orders.generation)
-            if p is not None and p.parked and not self._local_steps(p) and key not in self._fetched:
+            if p is not None and p.parked and key not in self._fetched:
                 self._fetched.add(key)
                 effects.append(FetchLocal(p.number, kept_at))
         return effects
@@ -214,8 +216,8 @@ class AgentLogic:
                 effects += self._kill(p)
         p = self._new(order.rank, order.incarnation, spare=False, stand_in=stand_in, attempt=orders.attempt)
         self.current[order.rank] = p.number
-        kept_at = orders.kept_at.get(order.rank, "") if stand_in else ""
-        return [*effects, StartProcess(p.number, p.rank, p.incarnation, stand_in, p.attempt, kept_at)]
+        kept_at, log_at = (at.get(order.rank, "") if stand_in else "" for at in (orders.kept_at, orders.log_at))
+        return [*effects, StartProcess(p.number, p.rank, p.incarnation, stand_in, p.attempt, kept_at, log_at)]
 
     def _promote(self, p: Process, order: RankOrder, what: str) -> list[Effect]:
         p.spare, p.incarnation = False, order.incarnation
@@ -250,7 +252,8 @@ class AgentLogic:
         effects: list[Effect] = []
         over = orders.phase in ("Finishing", "Succeeded", "Failed", "Stopped") or self.stopping
         for p in list(self.processes.values()):
-            if p.spare and p.alive and (over or p.attempt != orders.attempt):
+            elsewhere = p.rank not in self.local_ranks and p.rank not in orders.ahead
+            if p.spare and p.alive and (over or elsewhere or p.attempt != orders.attempt):
                 effects += self._kill(p)
         return effects
 
@@ -264,11 +267,14 @@ class AgentLogic:
         o = self.orders
         if o is None or self.stopping or o.phase != "Running":
             return []
-        rank = self._spares.wanted(o.generation, self.processes, self.current, room)
+        if self.node < 0:
+            rank = self._spares.wanted_ahead(o.ahead, self.processes, room, self.settings.local_ranks)
+        else:
+            rank = self._spares.wanted(o.generation, self.processes, self.current, room)
         if rank is None:
             return []
         s = self._new(rank, 0, spare=True, stand_in=True, attempt=o.attempt)
-        return [StartProcess(s.number, rank, 0, True, s.attempt)]
+        return [StartProcess(s.number, rank, 0, True, s.attempt, log_at=o.log_at.get(rank, ""))]
 
     def end_spares(self) -> list[Effect]:
         """What they take is needed by the ranks."""
@@ -301,7 +307,7 @@ class AgentLogic:
                     if message.stage == Stage.PARKED.value:
                         self._spares.parked(p.rank)
                 self.changed = True
-                return self._fetch(self.orders) if self.orders is not None else []
+                return [*self._say_if_ready(), *(self._fetch(self.orders) if self.orders is not None else [])]
             case Recorded() if self.orders is None or p.attempt == self.orders.attempt:
                 self._log.setdefault(p.rank, {})[message.index] = message.data
                 return self._forward_log(p.rank, message.index)
@@ -317,6 +323,18 @@ class AgentLogic:
                 self._dropped += 1
         return []
 
+    def _say_if_ready(self) -> list[Effect]:
+        """One that stands by can take any of these places at once."""
+        ahead = self.orders.ahead if self.orders is not None and self.node < 0 else []
+        ready = {p.rank for p in self.processes.values() if p.spare and p.parked}
+        if not ahead or not ready.issuperset(ahead) or ahead == self._ready_for:
+            return []
+        self._ready_for = list(ahead)
+        nodes = sorted({r // self.settings.local_ranks for r in ahead})
+        return [Say(f"ready to take the place of node {' or '.join(map(str, nodes))} at once")]
+
+    _ready_for: list[int] = []
+
     def _welcome(self, p: Process) -> Welcome:
         page, local_dir = self._paths(p)
         log = self._log.get(p.rank, {}) if p.stand_in else {}
@@ -324,7 +342,7 @@ class AgentLogic:
         others = [q.progress.step for q in self.processes.values() if q.alive and not q.spare]
         return Welcome(
             rank=p.rank,
-            local_rank=p.rank - self.first_rank,
+            local_rank=p.rank % self.settings.local_ranks,
             world_size=self.world_size,
             incarnation=p.incarnation,
             spare=p.stand_in,
@@ -341,6 +359,13 @@ class AgentLogic:
             address=self.settings.member.address,
             log=[log.get(i, b"") for i in range(max(log, default=-1) + 1)],
         )
+
+    def kept(self, rank: int, attempt: int) -> Kept:
+        """What another agent asks for: what is kept here of a rank elsewhere, or the log of one of ours."""
+        if rank in self.local_ranks and self.orders is not None and attempt == self.orders.attempt:
+            log = self._log.get(rank, {})
+            return Kept(attempt=attempt, rank=rank, log=[log.get(i, b"") for i in range(max(log, default=-1) + 1)])
+        return self.keeper.of(rank, attempt)
 
     def take_over(self, rank: int, log: list[bytes]) -> None:
         """What another agent had kept for `rank`, which is ours now."""
@@ -421,8 +446,9 @@ class AgentLogic:
             lonely_s=self.lonely_s,
             generation=self.orders.generation if self.orders is not None else 0,
             orders_version=seen,
-            kept=self.keeper.steps(),
+            kept=self.keeper.steps(self.orders.attempt) if self.orders is not None else {},
             ranks=ranks,
+            ahead=sorted({p.rank for p in self.processes.values() if p.spare and p.alive}) if self.node < 0 else [],
             record=b"" if told else self.record,
             stopping=self.stopping or self.leaving,
             now=now,

@@ -20,6 +20,7 @@ from onward.agent.ports import why_not_bound
 from onward.agent.settings import RunSettings
 from onward.core.membership import Member
 from onward.errors import UsageError
+from onward.wire.identity import on_this_machine
 from onward.wire.kernel import birth_of, boot_id
 from onward.wire.token import machine_token, read_token
 
@@ -39,6 +40,7 @@ class Meeting:
     hosts: bool  # the manager begins here
     peer_socket: socket.socket | None  # None: there is nobody to talk to
     pod_socket: socket.socket | None = None  # held for life: no other agent lives in this pod
+    outside: bool = False  # some of it leaves this machine
 
 
 def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
@@ -61,7 +63,8 @@ def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     peers = _bind(local, 0)
     mine = _claim(s.pod) if s.pod else None
     member = _member(s, name, local, peer=_bar(peers), manager=doors[0] if hosts else _bar(sock))
-    return Meeting(token, replace(member, sole=mine is not None), doors, sock, hosts, peers, mine)
+    outside = not all(on_this_machine(host) for host in (local, *(door.rpartition("|")[0] for door in doors)))
+    return Meeting(token, replace(member, sole=mine is not None), doors, sock, hosts, peers, mine, outside)
 
 
 def _claim(pod: str) -> socket.socket | None:

@@ -16,8 +16,10 @@ from onward.agent.line import Line
 from onward.agent.peers import split
 from onward.errors import WireError
 from onward.log import get_logger
-from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import Beat, Orders, Refused, encoder, from_manager
+from onward.wire.connect import Stranger, connect
+from onward.wire.frames import decode, pack, read_frame
+from onward.wire.identity import Identity
+from onward.wire.messages import Beat, Elsewhere, Orders, Refused, encoder, from_manager
 
 log = get_logger("onward.agent")
 CONNECT_S = 2.0
@@ -30,9 +32,9 @@ class Office:
     """Keeps a connection to the manager. `on_message` takes what it says, `on_open` is called when it can be told."""
 
     def __init__(
-        self, token: bytes, line: Line, on_message: Callable[[object], None], on_open: Callable[[], None]
+        self, identity: Identity, line: Line, on_message: Callable[[object], None], on_open: Callable[[], None]
     ) -> None:
-        self._token = token
+        self._identity = identity
         self._line = line
         self._on_message = on_message
         self._on_open = on_open
@@ -94,10 +96,8 @@ class Office:
         began = time.monotonic()
         try:
             host, port = split(door)
-            reader, opened = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
-            writer = opened
-            await greet_server(reader, opened, self._token, GREETING_S)
-            self._writer = opened
+            reader, opened = await connect(host, port, self._identity, CONNECT_S, GREETING_S)
+            self._writer = writer = opened
             self._in_vain.pop(door, None)
             self._on_open()
             self.turned_away += 1
@@ -107,6 +107,9 @@ class Office:
                 message = decode(from_manager, await asyncio.wait_for(read_frame(reader), wait_s))
                 if not isinstance(message, Refused):
                     self.turned_away = 0
+                if isinstance(message, Elsewhere):
+                    self._line.sent_on(time.monotonic(), message.managers)
+                    break
                 if isinstance(message, Orders):
                     self._over = message.exit_code is not None
                     self._line.told(message.managers, message.granted)
@@ -121,6 +124,7 @@ class Office:
             self._nobody_home = isinstance(e, ConnectionRefusedError)
             if self._writer is None:
                 self._in_vain[door] = (self._in_vain.get(door, (began,))[0], time.monotonic())
+            self.turned_away += isinstance(e, Stranger)
             log.info("manager at %s: %s", door, str(e) or type(e).__name__)
         finally:
             if in_office:

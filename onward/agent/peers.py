@@ -14,7 +14,9 @@ from collections.abc import Callable
 from onward.agent.keeper import Keeper
 from onward.errors import WireError
 from onward.log import get_logger
-from onward.wire.frames import accept_peer, decode, greet_server, pack, read_frame
+from onward.wire.connect import Listener, connect
+from onward.wire.frames import accept_peer, decode, pack, read_frame
+from onward.wire.identity import Identity
 from onward.wire.messages import (
     FetchKept,
     KeepSlot,
@@ -42,29 +44,31 @@ def split(address: str) -> tuple[str, int]:
 
 
 class Peers:
-    """See the module's docstring. `on_request(agent, message)` and `on_reply(message)` are the agent's logic."""
+    """See the module's docstring. `kept`, `on_request(agent, message)`, `on_reply(message)`: the agent's logic."""
 
     def __init__(
         self,
         me: str,
-        token: bytes,
+        identity: Identity,
         keeper: Keeper,
+        kept: Callable[[int, int], Kept],
         on_request: Callable[[str, object], None],
         on_reply: Callable[[PeerReply], None],
     ) -> None:
         self._me = me
-        self._token = token
+        self._identity = identity
         self._keeper = keeper
+        self._kept = kept
         self._on_request = on_request
         self._on_reply = on_reply
         self._links: dict[str, _Link] = {}  # address -> our connection to it
         self._writers: dict[str, asyncio.StreamWriter] = {}  # agent -> its connection to us
-        self._server: asyncio.Server | None = None
+        self._server: Listener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused = 0
 
-    async def listen(self, sock: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._on_connection, sock=sock)
+    def listen(self, sock: socket.socket) -> None:
+        self._server = Listener(sock, self._identity, self._on_connection, GREETING_S, self._refuse)
 
     def close(self) -> None:
         if self._server is not None:
@@ -79,7 +83,7 @@ class Peers:
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         agent, known = "", False
         try:
-            await accept_peer(reader, writer, self._token, GREETING_S)
+            await accept_peer(reader, writer, self._identity.token, GREETING_S)
             while True:
                 message: object = decode(from_peer, await read_frame(reader))
                 known = True
@@ -91,7 +95,7 @@ class Peers:
                         kept = self._keeper.keep_slot(message)
                         writer.write(pack(encoder, SlotKept(step=message.step if kept else -1)))
                     case FetchKept():
-                        writer.write(pack(encoder, self._keeper.of(message.rank, message.attempt)))
+                        writer.write(pack(encoder, self._kept(message.rank, message.attempt)))
                     case _ if agent:
                         self._on_request(agent, message)
                     case _:
@@ -100,12 +104,15 @@ class Peers:
             return  # we are ending; nobody need be told by a traceback
         except WireError as e:
             if not known:
-                self.refused += 1
-                log.warning("a connection to the agent was refused: %s", e)
+                self._refuse(str(e))
         finally:
             if self._writers.get(agent) is writer:
                 del self._writers[agent]
             writer.close()
+
+    def _refuse(self, why: str) -> None:
+        self.refused += 1
+        log.warning("a connection to the agent was refused: %s", why)
 
     def answer(self, agent: str, message: object) -> None:
         writer = self._writers.get(agent)
@@ -119,7 +126,7 @@ class Peers:
         link = self._links.get(address)
         if link is None or link.over:
             link = self._links[address] = _Link(address, self._on_reply)
-            task = asyncio.get_running_loop().create_task(link.run(self._me, self._token))
+            task = asyncio.get_running_loop().create_task(link.run(self._me, self._identity))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         link.send(message)
@@ -128,9 +135,8 @@ class Peers:
         """What the agent at `address` keeps for `rank`. WireError when it cannot be had."""
         try:
             host, port = split(address)
-            reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
+            reader, writer = await connect(host, port, self._identity, CONNECT_S, GREETING_S)
             try:
-                await greet_server(reader, writer, self._token, GREETING_S)
                 writer.write(pack(encoder, FetchKept(rank=rank, attempt=attempt)))
                 answer = decode(to_peer, await asyncio.wait_for(read_frame(reader), FETCH_S))
             finally:
@@ -162,14 +168,13 @@ class _Link:
         with contextlib.suppress(ConnectionError, RuntimeError):
             self._writer.write(pack(encoder, message))
 
-    async def run(self, me: str, token: bytes) -> None:
+    async def run(self, me: str, identity: Identity) -> None:
         why = "it closed the connection"
         writer: asyncio.StreamWriter | None = None
         try:
             host, port = split(self._address)
-            reader, opened = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
+            reader, opened = await connect(host, port, identity, CONNECT_S, GREETING_S)
             writer = opened
-            await greet_server(reader, opened, token, GREETING_S)
             for message in [PeerHello(agent=me), *self._line]:
                 opened.write(pack(encoder, message))
             self._writer, self._line = opened, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from onward.agent.facts import Process
 
@@ -40,10 +40,26 @@ class Spares:
         have = {p.rank for p in alive}
         if (self._kind == "one" and have) or not self._calm(generation, processes, current):
             return None
-        for rank in [r for r in sorted(current) if r not in have]:
-            p = processes[current[rank]]
-            begun = p.alive and p.report is not None and p.report.resumed
-            if begun and self._tries.get(rank, 0) < SPARE_TRIES and room():
+        begun = [r for r, n in sorted(current.items()) if _has_begun(processes[n])]
+        return self._next([r for r in begun if r not in have], room)
+
+    def wanted_ahead(
+        self, ranks: Sequence[int], processes: Mapping[int, Process], room: Callable[[], bool], at_once: int
+    ) -> int | None:
+        """The same, where this node stands by, and `ranks` are those of places that it may have to take.
+
+        Nobody trains here who would be held up: so many come up at once.
+        """
+        alive = [p for p in processes.values() if p.spare and p.alive]
+        coming = sum(not p.parked for p in alive)
+        if self._kind == "none" or coming >= at_once or (self._kind == "one" and alive):
+            return None
+        have = {p.rank for p in alive}
+        return self._next([r for r in ranks if r not in have], room)
+
+    def _next(self, ranks: Sequence[int], room: Callable[[], bool]) -> int | None:
+        for rank in ranks:
+            if self._tries.get(rank, 0) < SPARE_TRIES and room():
                 self._tries[rank] = self._tries.get(rank, 0) + 1
                 return rank
         return None
@@ -53,3 +69,7 @@ class Spares:
         if self._calm_from[0] != generation:
             self._calm_from = (generation, max(steps, default=-1))
         return min(steps, default=-1) >= self._calm_from[1] + CALM_STEPS
+
+
+def _has_begun(p: Process) -> bool:
+    return p.alive and p.report is not None and p.report.resumed

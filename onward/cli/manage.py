@@ -21,6 +21,7 @@ from onward.core.words import counted
 from onward.errors import OnwardError, UsageError
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
+from onward.wire.identity import Identity, kept_in_memory
 from onward.wire.token import machine_token, read_token
 
 PORT = 9601
@@ -85,7 +86,8 @@ def manage(s: ManageSettings) -> int:
         rules=s.rules,
         wall_s=time.time() - time.monotonic(),
     )
-    server = ManagerServer(settings, token, s.journal)
+    identity = Identity(token) if loopback else kept_in_memory(token)
+    server = ManagerServer(settings, identity, s.journal)
     world = f"{counted(s.nodes, 'node')} of {counted(s.nproc, 'rank')}"
     print(f"onward manager: listening on {s.host}:{port} for {world}", file=sys.stderr, flush=True)
     return asyncio.run(_serve(server, sock))

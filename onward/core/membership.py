@@ -81,7 +81,8 @@ class Outlook:
     lacking_s: float = 0.0  # for how long there has been no majority
     stand_ins: Mapping[int, RankFacts] = field(default_factory=dict)  # rank -> its process on the stand-in of a switch
     sub_health: Mapping[int, str] = field(default_factory=dict)  # node -> why it is worse than it should be
-    kept: frozenset[int] = frozenset()  # ranks whose local state another agent than their own keeps
+    kept: Mapping[int, int] = field(default_factory=dict)  # rank -> newest step whose local state some agent keeps
+    ahead: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # standby -> places it has spares for
     slow: Mapping[int, str] = field(default_factory=dict)  # rank -> why it is called slow; its node is in `sub_health`
 
 
@@ -109,8 +110,11 @@ def index_of(places: Places, agent: str) -> int:
     return next((i for i, m in enumerate(places) if m is not None and m.id == agent), -1)
 
 
-def fill(places: Places, here: Sequence[Member], starting: bool = False) -> Places:
-    """Give vacant places to agents that have none: first the ones that were told which to take, then the others.
+def fill(
+    places: Places, here: Sequence[Member], starting: bool = False, ahead: Mapping[str, tuple[int, ...]] | None = None
+) -> Places:
+    """Give vacant places to agents that have none: first the ones that were told which to take, then those that have
+    prepared for it (`ahead`), then the others.
 
     While a job is starting, agents that are only to replace others are passed over.
     """
@@ -122,6 +126,11 @@ def fill(places: Places, here: Sequence[Member], starting: bool = False) -> Plac
             filled[m.wanted] = m
     taken = {m.id for m in filled if m is not None}
     rest = [m for m in free if m.id not in taken and (m.wanted < 0 or not starting)]
+    for i, holder in enumerate(filled):
+        ready = next((m for m in rest if ahead is not None and i in ahead.get(m.id, ())), None)
+        if holder is None and ready is not None:
+            rest.remove(ready)
+            filled[i] = ready
     for i, holder in enumerate(filled):
         if holder is None and rest:
             filled[i] = rest.pop(0)

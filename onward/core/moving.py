@@ -8,13 +8,13 @@ that stands there is better than none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from onward.core.facts import Stage
 from onward.core.faults import IDENTICAL_LIMIT, times_seen
 from onward.core.job import Facts, Job, current, node_of, vacancy, without
-from onward.core.membership import Member, Places, fill
+from onward.core.membership import Member, Outlook, Places, fill
 from onward.core.policy import Policy
 
 HOLDS_NOTHING = (Stage.STARTING, Stage.SETUP, Stage.READY, Stage.PARKED, Stage.EXITED)
@@ -62,12 +62,13 @@ def given_up(job: Job, nodes: Collection[int]) -> Job:
     return replace(job, waiting=vacancy(job))
 
 
-def refilled(job: Job, here: Sequence[Member], now: float) -> Places:
+def refilled(job: Job, outlook: Outlook, now: float) -> Places:
     """The places, with vacant ones given to agents that have none: to one that was given up only for want of others.
 
     Without `recover` nobody is waited for: the job first goes on with fewer ranks, and then it is as good as any.
     """
-    places = fill(job.places, [m for m in here if m.id not in job.given_up])
+    here = outlook.here
+    places = fill(job.places, [m for m in here if m.id not in job.given_up], ahead=outlook.ahead)
     if Policy.RECOVER not in job.policies:
         return places
     return fill(places, [m for m in here if m.id in job.given_up and (not m.pod or now >= job.mend_until)])

@@ -96,6 +96,11 @@ def _begin(job: Job, facts: Facts, now: float) -> Decision:
     return Decision(replace(new, deadline=now + forming_s(new)), (why,))
 
 
+def _is_behind(f: RankFacts, outlook: Outlook) -> bool:
+    """Another agent keeps newer local state of the rank than its node has, which may be from an earlier stay."""
+    return max(f.local_steps, default=-1) < outlook.kept.get(f.rank, 0)
+
+
 def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
     """When all ranks stand at the fence, they agree on the step to go on from."""
     here = current(job, {**facts, **just_swapped(job, outlook)})
@@ -112,7 +117,7 @@ def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
     if job.switch is not None and job.switch.swapping:
         return swap_when_settled(job, job.switch, here, outlook, now)
     on_its_way = {*job.switched, *outlook.kept} - set(job.joining)
-    lacking = any(here[r].stage is Stage.PARKED and not here[r].local_steps for r in on_its_way if r in here)
+    lacking = any(here[r].stage is Stage.PARKED and _is_behind(here[r], outlook) for r in on_its_way if r in here)
     if lacking and (job.deadline is None or now < job.deadline):
         return Decision(job)  # until it has what another node kept
     if job.puzzled_until:

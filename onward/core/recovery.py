@@ -94,7 +94,7 @@ def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 
 
 def _give_places(job: Job, outlook: Outlook, now: float) -> Decision:
-    places = refilled(job, outlook.here, now)
+    places = refilled(job, outlook, now)
     new = [(i, m) for i, (m, old) in enumerate(zip(places, job.places, strict=True)) if m is not None and old is None]
     if not new:
         return Decision(job)

@@ -55,7 +55,8 @@ def choose(
         placed = {m.id for m in places if m is not None}
         free = [m for m in outlook.here if m.id not in placed and (node, m.id) not in tried]
         if free:
-            return Switch(node, free[0], why, now + limit_s)
+            ready = [m for m in free if node in outlook.ahead.get(m.id, ())]
+            return Switch(node, (ready or free)[0], why, now + limit_s)
     return None
 
 

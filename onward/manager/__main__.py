@@ -17,6 +17,7 @@ from onward.core.published import Rules
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.title import entitle
+from onward.wire.identity import Identity
 
 NOT_NEEDED = 75  # the exit code of a manager that has nobody to manage
 
@@ -67,7 +68,7 @@ def main() -> None:
         rules=spec.rules,
         wall_s=time.time() - time.monotonic(),
     )
-    server = ManagerServer(settings, bytes.fromhex(os.environ["ONWARD_TOKEN"]), Path(spec.journal))
+    server = ManagerServer(settings, Identity.from_environment(), Path(spec.journal))
     asyncio.run(server.serve(sock, idle_s=30.0 if spec.nodes > 1 else 3600.0))
     sys.exit(NOT_NEEDED if server.phase not in ("Succeeded", "Failed") else 0)
 

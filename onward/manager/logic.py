@@ -13,6 +13,7 @@ from onward.core.job import OVER, Job, Phase, age, node_of
 from onward.core.membership import Member, Outlook, nobody_left
 from onward.core.recovery import QUIET_S, advance, quorum
 from onward.core.saving import savers
+from onward.core.standby import Ahead, to_prepare
 from onward.core.succession import overtaken, resumed
 from onward.manager.bulletin import Bulletin
 from onward.manager.office import claim
@@ -26,6 +27,7 @@ from onward.wire.messages import (
     AgentFacts,
     Beat,
     CaptureStacks,
+    Elsewhere,
     FaultAnswer,
     FaultRequest,
     IncidentNote,
@@ -61,6 +63,7 @@ class ManagerLogic:
         self._bulletin = Bulletin(settings.rules, settings.wall_s)
         self._pace = Pace()
         self._conditions: list[Condition] = []
+        self._ahead: Ahead = {}
         self._drafted: Draft | None = None
         self._base: tuple[int, ...] = ()  # age of the record that this manager has gone on from
         self._granted = False  # a majority has followed it: whatever others hold, this is what counts
@@ -84,6 +87,12 @@ class ManagerLogic:
         if text not in self._refused:
             self._refused = [*self._refused, text][-8:]
             self.out.append((None, Note(text=text, loud=True)))
+
+    def on_elsewhere(self, message: Elsewhere) -> None:
+        """The job has begun without those who are here."""
+        if self.job is None:
+            self._note(f"the job goes on elsewhere; looking for it at {', '.join(message.managers).replace('|', ':')}")
+            self.out.append((None, message))
 
     def hung_up(self, agent: str) -> None:
         """The connection to `agent` is no more."""
@@ -126,7 +135,8 @@ class ManagerLogic:
             self.think(now)
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
         if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
-            self._send_orders([me], now)  # what was sent before may have been lost with its connection
+            seat = self.settings.seat  # it hosts us, and is told who is here
+            self._send_orders([me, seat] if first and seat != me and seat in self._roll.seen else [me], now)
 
     def on_fault_request(self, agent: str, request: FaultRequest, now: float) -> None:
         """Somebody on `agent`'s node publishes, clears or lists faults."""
@@ -228,6 +238,7 @@ class ManagerLogic:
             self._note(f"a new manager (term {self.job.term}) goes on at {where}")
         self._roll.expect([m.id for m in self.job.places if m is not None], now)
         self.facts = self._roll.ranks(self.job)
+        self._ahead = self._roll.ahead(self.job)  # or they would end what they have prepared
         self._version += 1
         self._phase_since, self._lacking_since = self._version, now
         self.changed_job = True
@@ -274,10 +285,16 @@ class ManagerLogic:
         elif self._verdict_is_due(outlook, now):
             self._verdict_given = True
             self._tell_all(now)
-        elif (*self._about_checkpoints(), self._all_conditions(now)) != (self._grant, self._savers, self._conditions):
+        elif self._has_news(to_prepare(self.job, self.facts, outlook), now):
             self._tell_news(now)
         else:
             self._beat(now)
+
+    def _has_news(self, ahead: Ahead, now: float) -> bool:
+        """Nothing else is wanted of the job, but something of the agents."""
+        told = (self._grant, self._savers, self._conditions, self._ahead)
+        self._ahead = ahead
+        return (*self._about_checkpoints(), self._all_conditions(now), ahead) != told
 
     def _facts_to_judge(self, now: float) -> tuple[dict[int, RankFacts], dict[int, FaultReport]]:
         """What the agents say, with what the manager itself knows; and the published faults among that."""
@@ -337,8 +354,9 @@ class ManagerLogic:
             seat=self.settings.seat,
             sub_health=sub_health,
             stand_ins=self._roll.stand_ins(job),
-            kept=self._roll.kept if job.phase is Phase.PAUSING else frozenset(),
+            kept=self._roll.kept if job.phase is Phase.PAUSING else {},
             slow=self._pace.slow,
+            ahead=self._roll.ahead(job),
         )
 
     def sub_health(self, now: float) -> dict[int, str]:
@@ -477,6 +495,7 @@ class ManagerLogic:
                 grant=self._grant,
                 savers=self._savers,
                 conditions=tuple(self._conditions),
+                ahead=self._ahead,
             )
             drafted = self._drafted = draft(mandate, job, self.facts)
         return drafted

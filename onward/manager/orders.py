@@ -45,6 +45,7 @@ class Mandate:
     grant: Grant | None = None
     savers: Mapping[int, int] = field(default_factory=dict)  # node -> rank
     conditions: tuple[Condition, ...] = ()
+    ahead: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # agent that stands by -> places
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         node = under_way.node
     local = job.world_size // max(1, len(job.places))
     ranks = range(node * local, (node + 1) * local) if node >= 0 else range(0)
+    ahead = [r for i in mandate.ahead.get(agent, ()) for r in range(i * local, (i + 1) * local)] if node < 0 else []
     first = job.places[0]
     return Orders(
         term=job.term,
@@ -125,9 +127,12 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         publish=mandate.grant if mandate.grant is not None and mandate.grant.node == node else None,
         job=d.record if not d.holders or agent in d.holders else b"",
         kept_at={r: at for r in ranks if (at := _kept_at(job, r, roll))},
+        ahead=ahead,
+        log_at={r: at for r in (ranks if stands_in else ahead) if (at := _home(job, r))},
         store=d.store if job.phase in _FORMED or job.soft else "",
         master=f"{first.address}|{first.master_port}" if first is not None else "",
         managers=d.managers,
+        doors=roll.doors if agent == mandate.seat else [],
         waiting=job.waiting,
         conditions=list(mandate.conditions),
     )
@@ -136,6 +141,12 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
 def lost_ranks(job: Job) -> list[int]:
     """Ranks without a node."""
     return [r for r in range(job.world_size) if job.places and job.places[node_of(job, r)] is None]
+
+
+def _home(job: Job, rank: int) -> str:
+    """The agent of the node that has the rank now: it knows what the script exchanged in its set-up."""
+    m = job.places[node_of(job, rank)]
+    return m.peer if m is not None else ""
 
 
 def _save(job: Job, node: int, roll: Roll) -> Save | None:

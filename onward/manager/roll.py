@@ -136,6 +136,19 @@ class Roll:
         latest = self.latest.get(job.switch.member.id) if job.switch is not None else None
         return {f.rank: f for f in latest.ranks} if latest is not None else {}
 
+    @property
+    def doors(self) -> list[str]:
+        """Where managers of those that are connected would be."""
+        away = self.absent | self.gone
+        return [m.agent.manager for agent, m in self.latest.items() if m.agent.manager and agent not in away]
+
+    def ahead(self, job: Job) -> dict[str, tuple[int, ...]]:
+        """Places that agents which stand by have spares for."""
+        local = max(1, job.world_size // max(1, len(job.places)))
+        away = self.absent | self.gone
+        told = {agent: m.ahead for agent, m in self.latest.items() if m.ahead and agent not in away}
+        return {agent: tuple(dict.fromkeys(r // local for r in ranks)) for agent, ranks in told.items()}
+
     def keeper(self, job: Job, rank: int) -> str:
         """The agent with a place in the job that keeps the newest local state of a rank of a lost node."""
         keepers = [a for _, a in self._placed(job) if a not in self.absent and self.latest[a].kept.get(rank)]
@@ -149,17 +162,22 @@ class Roll:
         return newest.agent.peer if newest is not None else ""
 
     def holds(self, job: Job, rank: int) -> bool:
-        """Its node has local state of the rank: that outlives the process it is of."""
+        """Its node has local state of the rank: that outlives the process it is of. Not where another has newer: it may
+        have had this place before, and what it still has is of then."""
         home = job.places[node_of(job, rank)]
         there = self.latest[home.id].ranks if home is not None and home.id in self.latest else []
-        return any(f.rank == rank and f.local_steps for f in there)
+        newest = self.kept.get(rank, -1)
+        return any(f.rank == rank and f.local_steps and max(f.local_steps) >= newest for f in there)
 
     @property
-    def kept(self) -> frozenset[int]:
-        """Ranks whose local state is kept by an agent that can be asked for it."""
+    def kept(self) -> dict[int, int]:
+        """Of the ranks whose local state is kept by an agent that can be asked for it: the newest step."""
         away = self.absent | self.gone
-        found = [r for a, m in self.latest.items() if a not in away for r, steps in m.kept.items() if steps]
-        return frozenset(found)
+        found: dict[int, int] = {}
+        for m in (m for agent, m in self.latest.items() if agent not in away):
+            for rank, steps in m.kept.items():
+                found[rank] = max([found.get(rank, -1), *steps])
+        return {rank: step for rank, step in found.items() if step >= 0}
 
     def kept_steps(self, job: Job, rank: int) -> tuple[int, ...]:
         """Of a rank of a lost node: the steps whose local state is kept."""

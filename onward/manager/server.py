@@ -20,9 +20,21 @@ from onward.manager.cluster import ClusterDesk
 from onward.manager.journal import Journal
 from onward.manager.logic import ManagerLogic
 from onward.manager.settings import ManagerSettings
+from onward.wire.connect import Listener
 from onward.wire.frames import accept_peer, decode, pack, read_frame
+from onward.wire.identity import Identity
 from onward.wire.kernel import is_dead
-from onward.wire.messages import AgentFacts, ClusterFacts, DieAfter, FaultRequest, Note, Refused, encoder, from_agent
+from onward.wire.messages import (
+    AgentFacts,
+    ClusterFacts,
+    DieAfter,
+    Elsewhere,
+    FaultRequest,
+    Note,
+    Refused,
+    encoder,
+    from_agent,
+)
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
@@ -34,10 +46,10 @@ OVER_S = 0.3  # the job has ended and nobody is here any more
 class ManagerServer:
     """Serves the agents of one job until the job has ended or everybody is gone."""
 
-    def __init__(self, settings: ManagerSettings, token: bytes, journal: Path | None) -> None:
+    def __init__(self, settings: ManagerSettings, identity: Identity, journal: Path | None) -> None:
         self._journal = Journal(journal) if journal is not None else None
         self._logic = ManagerLogic(settings, self._journal.last if self._journal else b"")
-        self._token = token
+        self._identity = identity
         self._peers: dict[str, asyncio.StreamWriter] = {}
         self._here: dict[str, Member] = {}
         self._software = ("", "")  # of the first agent that came, and its name
@@ -64,12 +76,12 @@ class ManagerServer:
 
     async def serve(self, sock: socket.socket, idle_s: float) -> None:
         """Until nobody has been here for `idle_s`, the job has ended and everybody left, or another is in office."""
-        server = await asyncio.start_server(self._on_connection, sock=sock)
+        server = Listener(sock, self._identity, self._on_connection, GREETING_S, self._refuse)
         try:
             await self._in_office(idle_s)
             self._flush()
         finally:
-            server.close()  # not waited for: from Python 3.12 on that lasts until the last peer has hung up
+            server.close()
             for writer in [*self._peers.values(), *self._operators]:
                 writer.close()  # or whoever was let in before would be answered still
 
@@ -122,12 +134,16 @@ class ManagerServer:
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         agent = ""
         try:
-            await accept_peer(reader, writer, self._token, GREETING_S)
+            await accept_peer(reader, writer, self._identity.token, GREETING_S)
             while True:
                 message = decode(from_agent, await read_frame(reader))
                 if isinstance(message, ClusterFacts):
                     self._hear_operator(message, writer)
                     continue
+                if isinstance(message, Elsewhere):
+                    self._logic.on_elsewhere(message)
+                    self._flush()
+                    return
                 if not agent and not isinstance(message, AgentFacts):
                     raise WireError("an agent begins with its facts")
                 if isinstance(message, DieAfter):
@@ -141,14 +157,17 @@ class ManagerServer:
                 self._flush()
         except WireError as e:
             if not agent and writer not in self._operators:
-                self.refused += 1
-                log.warning("a connection was refused: %s", e)
+                self._refuse(str(e))
         finally:
             self._operators.discard(writer)
             if self._peers.get(agent) is writer:
                 del self._peers[agent]
                 self._logic.hung_up(agent)
             writer.close()
+
+    def _refuse(self, why: str) -> None:
+        self.refused += 1
+        log.warning("a connection was refused: %s", why)
 
     def _hear_operator(self, message: ClusterFacts, writer: asyncio.StreamWriter) -> None:
         if writer not in self._operators:
@@ -225,6 +244,7 @@ class ManagerServer:
             self._die_if_told()
         out, self._logic.out = self._logic.out, []
         for agent, message in out:
-            peers = [writer for name, writer in self._peers.items() if agent is None or name == agent]
-            self._send(peers, pack(encoder, message))
+            peers = self._peers.values() if agent is None else [self._peers[agent]] if agent in self._peers else []
+            if peers:
+                self._send(peers, pack(encoder, message))
         self._tell_operators()

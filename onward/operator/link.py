@@ -20,7 +20,9 @@ from onward.kube.client import ApiError, Unreachable, backoff_s
 from onward.kube.informer import happened
 from onward.log import get_logger
 from onward.operator.eyes import RETURN_S, Memory, now
-from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.connect import connect
+from onward.wire.frames import decode, pack, read_frame
+from onward.wire.identity import Identity, kept_in_memory
 from onward.wire.messages import ClusterFacts, JobFacts, NodeFault, encoder, from_manager
 
 log = get_logger("operator.link")
@@ -67,6 +69,7 @@ class Link:
         self._unmanned = False  # the leader has one that is not in office
         self._answers: list[str] = []  # of managers that are not in office, in this round: why they never will be
         self._doors: list[str] = []
+        self._known: Identity | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._said: ClusterFacts | None = None
         self._task: asyncio.Task[None] | None = None
@@ -79,6 +82,12 @@ class Link:
             self._moved.set()
         if self._task is None and self._memory.token and (situation.leader or situation.others):
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _identity(self) -> Identity:
+        token = self._memory.token.encode()
+        if self._known is None or self._known.token != token:
+            self._known = kept_in_memory(token)
+        return self._known
 
     def close(self) -> None:
         if self._task is not None:
@@ -119,10 +128,9 @@ class Link:
         speaking: asyncio.Task[None] | None = None
         writer: asyncio.StreamWriter | None = None
         try:
-            reader, opened = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT_S)
-            writer = opened
-            await greet_server(reader, opened, self._memory.token.encode(), GREETING_S)
-            self._writer, self._said = opened, None
+            reader, opened = await connect(host, int(port), self._identity(), CONNECT_S, GREETING_S)
+            writer = self._writer = opened
+            self._said = None
             speaking = asyncio.get_running_loop().create_task(self._speak())
             while True:
                 message = decode(from_manager, await asyncio.wait_for(read_frame(reader), SILENCE_S))

@@ -27,6 +27,7 @@ from onward.train.results import flatten
 from onward.train.transfer import Channel, memory_of
 from onward.wire import memory
 from onward.wire.frames import MAX_HELLO, NONCE_BYTES, proof
+from onward.wire.identity import Identity
 
 log = get_logger("onward.train")
 MOST_BYTES = 4 << 30  # of what waits to be sent
@@ -116,8 +117,8 @@ class Entry:
 class Feed:
     """One of each rank. All calls but those of its own threads come from the one that trains, or from a collective."""
 
-    def __init__(self, address: str, token: bytes, rank: int) -> None:
-        self._token, self._rank = token, rank
+    def __init__(self, address: str, identity: Identity, rank: int) -> None:
+        self._identity, self._rank = identity, rank
         self._sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         self._sock.bind((address, 0))
         self._sock.listen(4)
@@ -148,10 +149,11 @@ class Feed:
                 return
             try:
                 peer.settimeout(1.0)
+                peer = self._identity.accepted(peer)
                 channel = Channel(peer, lambda: False, time.monotonic() + HELLO_S)
                 nonce = os.urandom(NONCE_BYTES)
                 channel.send(nonce)
-                known = channel.receive(MAX_HELLO) == proof(self._token, nonce)
+                known = channel.receive(MAX_HELLO) == proof(self._identity.token, nonce)
                 wish = msgspec.msgpack.decode(channel.receive(MAX_HELLO), type=Wish)
             except (WireError, OSError, msgspec.MsgspecError):
                 known, wish = False, Wish(-1)
@@ -248,7 +250,8 @@ class Feed:
             log.info("rank %d: who follows it is given up: %s", self._rank, why)
         if peer is not None:
             with contextlib.suppress(OSError):
-                peer.shutdown(socket.SHUT_RDWR)  # the thread that sends closes it
+                # Not by the way of TLS, in which the thread that sends may be; it closes it.
+                socket.socket.shutdown(peer, socket.SHUT_RDWR)
 
     def _put(self, item: Item) -> None:
         with self._changed:

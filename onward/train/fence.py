@@ -149,7 +149,7 @@ class Fence:
         """The shared state from another rank; what is local to this one is here already, or beside a checkpoint."""
         rank = self._rank
         rank.protected.adopting = form.fresh
-        manifest = fetch(form.source, rank.token, generation, rank.protected, interrupted, RECEIVE_S)
+        manifest = fetch(form.source, rank.identity, generation, rank.protected, interrupted, RECEIVE_S)
         if form.fresh:
             rank.local.publish(form.step, rank.local.capture())
         if not rank.holds and not rank.spare:

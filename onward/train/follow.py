@@ -16,6 +16,7 @@ from onward.train.local import LocalState
 from onward.train.protected import Protected
 from onward.train.shadow import Astray, Shadow
 from onward.train.transaction import Transaction
+from onward.wire.identity import Identity
 from onward.wire.messages import FollowsWord, RankOrder
 
 log = get_logger("onward.train")
@@ -44,7 +45,7 @@ class Following:
     def _outlived(self, order: RankOrder) -> bool:
         return bool(self.claimed) and order.generation > self.claimed
 
-    def begin(self, order: RankOrder, token: bytes, rank: int, interrupted: Callable[[], bool]) -> bool:
+    def begin(self, order: RankOrder, identity: Identity, rank: int, interrupted: Callable[[], bool]) -> bool:
         """Take over the state of the one to be followed, while it trains on. False when that did not work."""
         if self._outlived(order):  # the others stand elsewhere by now, or went on
             self.claimed = 0
@@ -54,7 +55,7 @@ class Following:
         self._tried, self._lost, self._entered = order.follow, "", True
         self._local.aside()
         try:
-            self._shadow = Shadow(order.follow, token, rank, interrupted)
+            self._shadow = Shadow(order.follow, identity, rank, interrupted)
             self._tx.open = self._tx.undo = False
             state = self._shadow.state(self._protected)
             self._local.carry_grads = state.carry_grads

@@ -13,6 +13,7 @@ from onward.errors import WireError
 from onward.log import get_logger
 from onward.train.waits import Waits
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
+from onward.wire.identity import Identity
 from onward.wire.messages import KeepSlot, SlotKept, encoder, to_peer
 
 log = get_logger("onward.train")
@@ -22,9 +23,9 @@ WAIT_S = 2.0
 class Partner:
     """The connection to the agent that keeps the copy. Without one, everything here does nothing."""
 
-    def __init__(self, token: bytes, rank: int, attempt: int, waits: Waits) -> None:
+    def __init__(self, identity: Identity, rank: int, attempt: int, waits: Waits) -> None:
         self._waits = waits
-        self._token = token
+        self._identity = identity
         self._rank = rank
         self._attempt = attempt
         self._generation = 0
@@ -67,7 +68,8 @@ class Partner:
     def _connect(self) -> socket.socket:
         host, _, port = self._address.rpartition("|")
         sock = socket.create_connection((host, int(port)), timeout=WAIT_S)
-        greet_server_blocking(sock, self._token)
+        sock = self._identity.connected(sock, host)
+        greet_server_blocking(sock, self._identity.token)
         self._sock, self._reader = sock, FrameReader()
         return sock
 

@@ -24,6 +24,7 @@ from onward.train.protected import Protected
 from onward.train.store import LinkStore
 from onward.train.transaction import Transaction
 from onward.train.transfer import Server
+from onward.wire.identity import Identity
 from onward.wire.messages import Report
 from onward.wire.page import Page
 
@@ -38,7 +39,7 @@ class Rank:
         self.elastic = me.elastic
         self.device = pick_device(device, me.local_rank)
         self.link = link
-        self.token = bytes.fromhex(os.environ["ONWARD_TOKEN"])
+        self.identity = Identity.from_environment()
         self.page = Page(me.page)
         self.spare = me.spare
         self._scope = Scope.SETUP
@@ -58,14 +59,14 @@ class Rank:
         self.groups.backends = choose(backend, self.device, me.local_rank, local_world)
         self.ahead = Ahead(self.groups, link)
         self.protected = Protected(Buckets(self.groups))
-        self.partner = Partner(self.token, me.rank, me.attempt, self.groups.waits)
+        self.partner = Partner(self.identity, me.rank, me.attempt, self.groups.waits)
         self.local = LocalState(me.local_dir, self.protected, self.partner)
         self.tx = Transaction(self.protected, self.local, self.groups, self.page)
         self.checkpoints = Checkpoints(link, self.protected, self.local)
         self.injector = Injector(link, me.injections, self.groups)
         self.between = BetweenSteps(link, me.rank, lambda: self.members)
-        self.server = Server(me.address, self.token)
-        self.feed = Feed(me.address, self.token, me.rank)
+        self.server = Server(me.address, self.identity)
+        self.feed = Feed(me.address, self.identity, me.rank)
         self.following = Following(self.protected, self.local, self.tx, self.groups)
 
     @property

@@ -21,6 +21,7 @@ from onward.train.protected import Protected
 from onward.train.results import flatten
 from onward.train.transfer import Channel, host_twin, memory_of
 from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof
+from onward.wire.identity import Identity
 
 CONNECT_S = 5.0
 _items: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)
@@ -33,9 +34,10 @@ class Astray(Unwind):
 class Shadow:
     """The stream of one that is followed, read in the order in which this process comes to need it."""
 
-    def __init__(self, address: str, token: bytes, rank: int, interrupted: Callable[[], bool]) -> None:
+    def __init__(self, address: str, identity: Identity, rank: int, interrupted: Callable[[], bool]) -> None:
         host, _, port = address.rpartition("|")
-        self._sock = socket.create_connection((host, int(port)), timeout=CONNECT_S)
+        opened = socket.create_connection((host, int(port)), timeout=CONNECT_S)
+        self._sock = identity.connected(opened, host)
         self._sock.settimeout(0.2)
         self._channel = Channel(self._sock, interrupted)
         self._ahead: Item | None = None
@@ -43,7 +45,7 @@ class Shadow:
         self._taken = self._passed = 0  # collectives between two blocks: run here, and there
         self.inside = False  # in a block
         nonce = self._channel.receive(MAX_HELLO)
-        self._channel.send(proof(token, nonce))
+        self._channel.send(proof(identity.token, nonce))
         self._channel.send(msgspec.msgpack.encode(Wish(rank)))
 
     def close(self) -> None:

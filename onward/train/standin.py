@@ -63,7 +63,7 @@ class StandIn:
         if not self._alone.rehearsed:
             yield from self._alone.rehearse(n, at=1)
         told = rank.following
-        began = told.begin(order, rank.token, rank.index, self._is_wanted)
+        began = told.begin(order, rank.identity, rank.index, self._is_wanted)
         while began:
             step = told.next_step()
             if step is None or step >= n:

@@ -22,6 +22,7 @@ import torch
 from onward.errors import StateError, WireError
 from onward.train.protected import Manifest, Protected
 from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof, send_at_once
+from onward.wire.identity import Identity
 from onward.wire.kernel import boot_id
 
 _CHUNK = 4 << 20
@@ -44,8 +45,8 @@ class _Iovec(ctypes.Structure):
 class Server:
     """Serves this rank's state to those who need it, while the main thread stands at the fence."""
 
-    def __init__(self, address: str, token: bytes) -> None:
-        self._token = token
+    def __init__(self, address: str, identity: Identity) -> None:
+        self._identity = identity
         self._sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         self._sock.bind((address, 0))
         self._sock.listen(64)
@@ -84,12 +85,12 @@ class Server:
         interrupted: Callable[[], bool],
     ) -> None:
         try:
-            with peer:
-                peer.settimeout(1.0)
+            peer.settimeout(1.0)
+            with self._identity.accepted(peer) as peer:
                 channel = Channel(peer, interrupted)
                 nonce = os.urandom(16)
                 channel.send(nonce)
-                if channel.receive(MAX_HELLO) != proof(self._token, nonce):
+                if channel.receive(MAX_HELLO) != proof(self._identity.token, nonce):
                     return
                 want = msgspec.msgpack.decode(channel.receive(MAX_HELLO), type=Want)
                 if want.generation != generation:
@@ -109,16 +110,22 @@ class Server:
 
 
 def fetch(
-    source: str, token: bytes, generation: int, protected: Protected, interrupted: Callable[[], bool], wait_s: float
+    source: str,
+    identity: Identity,
+    generation: int,
+    protected: Protected,
+    interrupted: Callable[[], bool],
+    wait_s: float,
 ) -> Manifest:
     """Fill `protected` with the state that `source` serves for `generation`."""
     host, _, port = source.rpartition("|")
     deadline = time.monotonic() + wait_s
-    with socket.create_connection((host, int(port)), timeout=wait_s) as sock:
+    opened = socket.create_connection((host, int(port)), timeout=wait_s)
+    with identity.connected(opened, host) as sock:
         sock.settimeout(1.0)
         channel = Channel(sock, interrupted, deadline)
         nonce = channel.receive(MAX_HELLO)
-        channel.send(proof(token, nonce))
+        channel.send(proof(identity.token, nonce))
         channel.send(msgspec.msgpack.encode(Want(generation, True)))
         manifest = msgspec.msgpack.decode(channel.receive(MAX_FRAME), type=Manifest)
         targets = protected.targets(manifest)

@@ -115,9 +115,12 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     publish: Grant | None = None
     job: bytes = b""  # the generation record: what must outlive the manager
     store: str = ""  # the agent that keeps the store of this generation
-    kept_at: dict[int, str] = {}  # rank -> the agent that has its local state, where its own node never had it
+    kept_at: dict[int, str] = {}  # rank -> the agent that has newer local state of it than its own node
+    ahead: list[int] = []  # to an agent that stands by: ranks to have spares for
+    log_at: dict[int, str] = {}  # rank of a spare or stand-in -> the agent that has the log of its set-up
     master: str = ""  # node 0, for scripts that bring their own store, ADDRESS|PORT
     managers: list[str] = []  # where to look for a manager when this one is gone, in order
+    doors: list[str] = []  # to the agent that hosts this one: where managers of all that are here would be
     waiting: str = ""  # what the job waits for, if it does
     conditions: list[Condition] = []  # what is the matter with nodes and ranks
 
@@ -148,6 +151,7 @@ class AgentFacts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     node: int = -1  # its place, as it knows it
     generation: int = 0  # of the orders it follows
     kept: dict[int, list[int]] = {}  # ranks of other nodes whose local state it keeps: rank -> steps
+    ahead: list[int] = []  # of one that stands by: ranks that it has spares for
     record: bytes = b""  # the generation record it holds
     stopping: bool = False
     now: float = 0.0
@@ -266,6 +270,12 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     term: int = 0  # 0: not in office, or without a majority
     waiting: str = ""  # what for
+
+
+class Elsewhere(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """To a manager that waits for a job to begin, and from it to its agents: the job has begun, and goes on there."""
+
+    managers: list[str]
 
 
 class CaptureStacks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -475,8 +485,8 @@ class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
-FromAgent = AgentFacts | FaultRequest | DieAfter | ClusterFacts
-FromManager = JobFacts | Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer
+FromAgent = AgentFacts | FaultRequest | DieAfter | ClusterFacts | Elsewhere
+FromManager = JobFacts | Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer | Elsewhere
 FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
 ToPeer = PeerReply | SlotKept | Kept
 

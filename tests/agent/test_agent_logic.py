@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.agent.effects import FetchLocal, KillProcess, SendRank, StartProcess
+from onward.agent.effects import FetchLocal, KillProcess, Say, SendRank, StartProcess
 from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic
 from onward.agent.settings import AgentSettings
@@ -20,6 +20,8 @@ from onward.wire.messages import (
     Hello,
     Injected,
     Injection,
+    KeepLog,
+    KeepSlot,
     Orders,
     RankOrder,
     Recorded,
@@ -317,3 +319,90 @@ def test_a_stand_in_that_was_on_its_way_gets_what_another_node_kept() -> None:
     parked = Report(stage=Stage.PARKED.value, generation=0, step=-1, clean=False, undo=False, scope="setup")
     assert FetchLocal(number, "there|1") in a.on_rank(number, parked), "now it has a place to put it"
     assert FetchLocal(number, "there|1") not in a.on_rank(number, parked), "once"
+
+
+def standing_by(ahead: list[int], version: int = 1) -> Orders:
+    return Orders(
+        term=1, version=version, generation=1, ranks=[], phase="Running", node=-1, world_size=4, step=9, ahead=ahead,
+        log_at=dict.fromkeys(ahead, "home|1"),
+    )  # fmt: skip
+
+
+def prepared(spares: str = "each") -> AgentLogic:
+    """Stands by, with a parked spare of each rank that it was told."""
+    a = agent(spares)
+    a.on_orders(standing_by([2, 3, 0, 1]))
+    while new := [e for e in a.want_spares() if isinstance(e, StartProcess)]:
+        assert new[0].log_at == "home|1", "what was exchanged in the set-up is asked for first"
+        park(a, new[0].process)
+    return a
+
+
+def park(a: AgentLogic, number: int) -> list:
+    a.on_started(number, 1000 + number)
+    a.on_rank(number, Hello(process=number, pid=1000 + number))
+    parked = Report(stage=Stage.PARKED.value, generation=0, step=-1, clean=False, undo=False, scope="setup")
+    return a.on_rank(number, parked)
+
+
+def test_one_that_stands_by_has_spares_for_what_it_was_told() -> None:
+    a = prepared()
+    assert [(p.rank, p.spare) for p in a.processes.values()] == [(2, True), (3, True), (0, True), (1, True)]
+    facts = a.facts(0.0)
+    assert (facts.ahead, facts.ranks) == ([0, 1, 2, 3], []), "they are no ranks yet"
+    assert len(prepared("one").processes) == 1
+    assert not prepared("none").processes
+
+
+def test_it_brings_up_a_node_of_them_at_a_time_and_says_when_it_is_ready() -> None:
+    a = agent("each")
+    a.on_orders(standing_by([2, 3, 0, 1]))
+    first, second = started(a.want_spares()), started(a.want_spares())
+    assert (first, second) == ([(2, 0)], [(3, 0)])
+    assert a.want_spares() == [], "as many as a node has ranks"
+    said = [e.text for number in (1, 2) for e in park(a, number) if isinstance(e, Say)]
+    assert said == []
+    a.want_spares(), a.want_spares()
+    said = [e.text for number in (3, 4) for e in park(a, number) if isinstance(e, Say)]
+    assert said == ["ready to take the place of node 0 or 1 at once"]
+
+
+def test_given_a_place_its_spares_take_over_and_the_others_end() -> None:
+    a = prepared()
+    at = {p.rank: p.number for p in a.processes.values()}
+    ranks = [RankOrder(rank=r, incarnation=2, generation=2, want="pause") for r in (2, 3)]
+    effects = a.on_orders(
+        msgspec.structs.replace(standing_by([], 2), generation=2, ranks=ranks, node=1, phase="Pausing",
+                                kept_at={2: "there|1", 3: "there|1"})
+    )  # fmt: skip
+    assert started(effects) == [], "nothing has to be started"
+    assert a.current == {2: at[2], 3: at[3]}
+    assert {e.process for e in effects if isinstance(e, KillProcess)} == {at[0], at[1]}
+    assert {e.process for e in effects if isinstance(e, FetchLocal)} == {at[2], at[3]}, "even where it had some before"
+    assert a.facts(0.0).ahead == []
+
+
+def test_told_to_prepare_for_others_it_ends_the_spares_of_the_first() -> None:
+    a = prepared()
+    at = {p.rank: p.number for p in a.processes.values()}
+    effects = a.on_orders(standing_by([0, 1], 2))
+    assert {e.process for e in effects if isinstance(e, KillProcess)} == {at[2], at[3]}
+
+
+def test_another_agent_is_told_the_log_of_our_ranks_and_what_is_kept_for_others() -> None:
+    a = up(agent())
+    a.on_rank(1, Recorded(scope="setup", index=1, data=b"one"))
+    assert a.kept(0, 0).log == [b"", b"one"]
+    assert a.kept(0, 7).log == [], "of another attempt"
+    a.keeper.keep_log(KeepLog(attempt=0, rank=3, index=0, data=b"theirs"))
+    assert a.kept(3, 0).log == [b"theirs"]
+
+
+def test_what_is_kept_of_another_attempt_is_of_another_history() -> None:
+    a = up(agent())
+    a.keeper.keep_slot(KeepSlot(attempt=0, rank=3, generation=1, index=0, step=200, data=b"x"))
+    assert a.facts(0.0).kept == {3: [200]}
+    a.on_orders(orders(version=3, attempt=1))
+    assert a.facts(0.0).kept == {}
+    a.keeper.keep_slot(KeepSlot(attempt=1, rank=3, generation=2, index=1, step=11, data=b"x"))
+    assert a.facts(0.0).kept == {3: [11]}

@@ -81,3 +81,11 @@ def test_who_begins_a_job_does_not_begin_it_at_home() -> None:
     line = Line(["a"], Patience())
     line.hosts("me")
     assert [line.left(float(i), heard=False, nobody_home=True) for i in range(3)] == ["a"] * 3
+
+
+def test_who_is_told_that_the_job_is_elsewhere_goes_there_at_once() -> None:
+    line = Line(["a"], Patience())
+    assert line.wait_s(60.0, in_office=False) == Patience().silence_s, "this is where the job would begin"
+    line.sent_on(100.0, ["b", "c"])
+    assert line.left(100.0, heard=False, nobody_home=False) == "b"
+    assert line.wait_s(0.5, in_office=False) == Patience().office_s - 0.5

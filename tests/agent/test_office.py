@@ -8,6 +8,7 @@ import socket
 
 from onward.agent.line import Line, Patience
 from onward.agent.office import AGAIN_S, Office
+from onward.wire.identity import Identity
 
 
 async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,7 +28,7 @@ async def knock(doors: list[str], tries: int) -> Office:
                 enough.set()
             return super().left(now, heard, nobody_home)
 
-    office = Office(b"t" * 32, Counted(doors, Patience(faithful_s=0.0)), lambda _: None, lambda: None)
+    office = Office(Identity(b"t" * 32), Counted(doors, Patience(faithful_s=0.0)), lambda _: None, lambda: None)
     looking = asyncio.ensure_future(office.run())
     await asyncio.wait_for(enough.wait(), 20.0)
     looking.cancel()

@@ -180,3 +180,16 @@ def test_an_agent_alone_in_a_pod_proves_that_the_one_before_is_dead(changed: dic
 
 def test_two_agents_of_no_pod_prove_nothing() -> None:
     assert not replace(B, sole=True, born=2).came_after(replace(A, born=1))
+
+
+def test_a_script_that_deals_no_micro_batches_skips_the_rung_with_a_sentence() -> None:
+    before = job(policies=parse_policies("elastic-training,dump"))
+    lost = FaultReport("node", 1, before.incarnations[1], text="it is gone", at=10.0)
+    outlook = following(A, gone=(B,))
+    paused = advance(before, {**ranks(), 1: replace(ranks()[1], fault=lost)}, 10.0, outlook).job
+    at_fence = {0: replace(ranks()[0], stage=Stage.PAUSED, generation=paused.generation)}
+    after = advance(paused, at_fence, 11.0, outlook)
+    assert after.job.absent == ()
+    assert any("elastic-training needs run.batches(global_batch=...), which the script lacks" in w for w in after.why)
+    assert after.job.incident is not None
+    assert after.job.incident.policy != "elastic-training", "the next one is taken"

@@ -102,7 +102,7 @@ class Driven:
         self.here = SICK.here
         self.stand_in = replace(PARKED, follows="yes")
         self.now = 0.0
-        self.kept: frozenset[int] = frozenset()
+        self.kept: dict[int, int] = {}
         self.why: list[str] = []
 
     def go(self, after: float = 0.0) -> Job:
@@ -195,8 +195,10 @@ def test_what_another_node_kept_is_waited_for_and_not_for_ever() -> None:
     it.set(1, stage=Stage.EXITED, exit_code=-9, fault=FaultReport("node", 1, 1, text="node 1 is gone", at=it.now))
     assert it.go().places[1] == C
     it.facts[1] = replace(PARKED, incarnation=it.job.incarnations[1])
-    it.kept = frozenset({1})
+    it.kept = {1: 5}
     assert it.go(0.1).phase is Phase.PAUSING, "its local state is on its way"
+    it.set(1, local_steps=(1, 2))
+    assert it.go(0.1).phase is Phase.PAUSING, "what it has is from a time when it had this place before"
     it.set(1, local_steps=(5,))
     assert it.go().phase is Phase.FORMING
     it.job = replace(it.job, phase=Phase.PAUSING, deadline=it.now + 1.0)

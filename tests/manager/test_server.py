@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
 import struct
@@ -16,6 +17,7 @@ import pytest
 from played import facts_of
 from waiting import until_async
 
+from onward.agent.emissary import go_round
 from onward.core.facts import RankFacts, Stage
 from onward.core.job import Limits
 from onward.core.membership import Member
@@ -24,7 +26,8 @@ from onward.manager.journal import read
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.wire.frames import decode, greet_server, pack, read_frame
-from onward.wire.messages import Note, Orders, Refused, encoder, from_manager
+from onward.wire.identity import Identity
+from onward.wire.messages import Elsewhere, Note, Orders, Refused, encoder, from_manager
 
 TOKEN = b"the secret of this job, 32 bytes"
 LIMIT_S = 60.0
@@ -110,10 +113,12 @@ class Agent:
                     return message
 
 
-def serving(body: Callable[[Meeting], Awaitable[Any]], journal: Path | None = None) -> None:
+def serving(
+    body: Callable[[Meeting], Awaitable[Any]], journal: Path | None = None, settings: ManagerSettings = SETTINGS
+) -> None:
     async def go() -> None:
         sock = socket.create_server(("127.0.0.1", 0))
-        server = ManagerServer(SETTINGS, TOKEN, journal)
+        server = ManagerServer(settings, Identity(TOKEN), journal)
         serve = asyncio.get_running_loop().create_task(server.serve(sock, idle_s=3600.0))
         try:
             await body(Meeting(server, sock.getsockname()[1]))
@@ -300,3 +305,40 @@ def test_a_journal_that_cannot_be_written_does_not_stop_the_job(tmp_path: Path) 
         assert orders.generation == 1
 
     serving(body, tmp_path / "journal")
+
+
+def test_who_waits_for_a_job_that_has_begun_elsewhere_is_told_where() -> None:
+    async def body(m: Meeting) -> None:
+        waiting = await m.agent(node=0)
+        door = f"127.0.0.1|{m.port}"
+        known = [[], ["10.0.0.2|29500", door], ["10.0.0.2|29500"]]  # not in office yet; this door is its own; now
+        going = asyncio.ensure_future(
+            go_round(Identity(TOKEN), [door], lambda: known.pop(0) if len(known) > 1 else known[0])
+        )
+        try:
+            while not isinstance(message := decode(from_manager, await read_frame(waiting.reader)), Elsewhere):
+                pass
+        finally:
+            going.cancel()
+        assert message.managers == ["10.0.0.2|29500"]
+        assert known == [["10.0.0.2|29500"]], "not sooner"
+        assert m.server.phase == "", "nobody is counted who only came to tell"
+
+    serving(body, settings=dataclasses.replace(SETTINGS, nodes=2, world_size=4))
+
+
+def test_a_job_that_is_in_office_here_heeds_nobody_who_says_that_it_is_elsewhere() -> None:
+    async def body(m: Meeting) -> None:
+        agent = await m.agent()
+        await agent.orders("Starting")
+        reader, writer = await m.knock()
+        await greet_server(reader, writer, TOKEN, LIMIT_S)
+        writer.write(pack(encoder, Elsewhere(managers=["10.0.0.2|29500"])))
+        await m.closed(reader)
+        with contextlib.suppress(asyncio.TimeoutError):
+            while True:
+                body = await asyncio.wait_for(read_frame(agent.reader), 0.5)
+                assert not isinstance(decode(from_manager, body), Elsewhere)
+        assert (m.server.phase, m.server.connected) == ("Starting", 1)
+
+    serving(body)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from several import Node, Nodes
+from torch import nn
 from waiting import until
 
 from onward.checkpoints import disk
@@ -122,6 +123,34 @@ def test_a_fault_while_it_is_shrunk_climbs_the_ladder_like_any_other(make_nodes,
 @pytest.mark.timeout(900)
 def test_four_three_two_four(make_nodes, jobs, tmp_path: Path) -> None:
     shrink_and_grow(make_nodes(nodes=4, nproc=1), jobs, tmp_path, 4, [(3, 30), (1, 80)], 900)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_the_gradient_with_fewer_ranks_is_that_of_the_global_batch(make_nodes, tmp_path: Path) -> None:
+    """Computed by hand, from the parameters and the samples of each step; with 4, 3 and 2 ranks."""
+    nodes = make_nodes(nodes=4, nproc=1)
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = "1:4"
+    script = ["tests/scripts/gradients.py", "--steps", "120", "--digest", nodes.digest]
+    faults = [f for node, step in ((3, 20), (2, 60)) for f in ("--chaos", f"kind=kill-agent,node={node},step={step}")]
+    started = [nodes.start(f"n{i}", "--node-rank", str(i), *LADDER, *faults, script=script) for i in range(4)]
+    assert [n.wait() for n in started] == [0, 0, -signal.SIGKILL, -signal.SIGKILL], started[0].said[-4000:]
+    told = [torch.load(f"{nodes.digest}.{rank}.pt", weights_only=False) for rank in (0, 1)]
+    x, y = told[0]["data"]
+    counted = ledger(tmp_path)
+    for step in range(120):
+        mine, other = (t["shown"][step] for t in told)
+        ids = counted[step]
+        assert len(ids) == len(set(ids)) == 32, f"step {step}: {sorted(ids)}"
+        net = nn.Sequential(nn.Linear(10, 24), nn.Tanh(), nn.LayerNorm(24), nn.Linear(24, 1))
+        with torch.no_grad():
+            for p, value in zip(net.parameters(), mine["at"], strict=True):
+                p.copy_(value)
+        nn.functional.mse_loss(net(x[ids]), y[ids]).backward()
+        for p, here, there in zip(net.parameters(), mine["gradient"], other["gradient"], strict=True):
+            torch.testing.assert_close(here, p.grad, rtol=1e-4, atol=1e-6)
+            assert torch.equal(here, there), "the same on all ranks"
+    assert [i["policy"] for i in started[0].outcome["incidents"]] == ["elastic-training", "elastic-training"]
 
 
 @pytest.mark.nightly

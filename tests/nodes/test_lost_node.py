@@ -58,6 +58,33 @@ def test_a_standby_takes_the_place_of_any_node(make_nodes, jobs, lost: int) -> N
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_standby_has_its_processes_ready_before_anybody_is_lost(make_nodes, tmp_path: Path, lost: int) -> None:
+    """Also of a script that exchanges something in its set-up: it is told what the others had heard there."""
+    nodes = make_nodes()
+    script = ["tests/scripts/followed.py", "--steps", "400", "--pace", "0.02", "--digest", nodes.digest]
+    both = [nodes.start(f"n{i}", "--node-rank", str(i), script=script) for i in (0, 1)]
+    spare = nodes.start("spare", "--standby", script=script)
+    left, moved = both[1 - lost], (2 * lost, 2 * lost + 1)
+    until(lambda: "ready to take the place of node 0 or 1 at once" in spare.said, "it has prepared", 90.0)
+    both[lost].kill()
+    assert [left.wait(), spare.wait()] == [0, 0], left.said + spare.said
+    assert [i["policy"] for i in left.outcome["incidents"]] == ["recover"]
+    assert left.outcome["steps_lost"] == 0
+    for rank in moved:
+        assert f"rank {rank}: the spare (pid {spare.pids(rank)[0]}) takes over" in spare.events
+    assert len(list(tmp_path.glob("logs-spare/*/rank*.stdout.log"))) >= 4, "a process for each rank of the job"
+    plain = make_nodes()
+    plain.digest += "-plain"
+    whole = [plain.start(f"p{i}", "--node-rank", str(i), script=[*script[:-1], plain.digest]) for i in (0, 1)]
+    assert [n.wait() for n in whole] == [0, 0]
+    digest = Path(__file__).parents[2] / "examples" / "digest.py"
+    compare = [sys.executable, str(digest), plain.digest, nodes.digest]
+    done = subprocess.run(compare, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.nightly
 def test_who_comes_beyond_the_nodes_that_are_needed_stands_by(make_nodes, jobs) -> None:
     nodes = make_nodes()
     nodes.flags[nodes.flags.index("--nnodes") + 1] = "2:3"
@@ -108,6 +135,24 @@ def test_a_node_that_joins_later_takes_the_place(make_nodes, jobs, lost: int) ->
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("noticed", [True, False])
+def test_node_0_comes_back_with_the_command_line_it_had(make_nodes, jobs, noticed: bool) -> None:
+    """As a supervisor or a pod restarts it: it is told where the job is now, whether that has missed it or not yet."""
+    nodes = make_nodes()
+    first, second = start_two(nodes)
+    until(lambda: _steps(nodes) >= 40, "it trains")
+    first.kill()
+    if noticed:
+        until(lambda: "another node takes over rank" in second.said, "the loss is noticed")
+    again = nodes.start("again", "--node-rank", "0", script=train(nodes))
+    assert [second.wait(), again.wait()] == [0, 0], second.said + again.said
+    assert [i["policy"] for i in second.outcome["incidents"]] == ["recover"]
+    assert second.outcome["steps_lost"] == 0
+    assert [len(second.pids(r)) for r in (2, 3)] == [1, 1]
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
 def test_faults_of_ranks_and_of_the_manager_are_cured_in_place_on_any_node(make_nodes, jobs) -> None:
     nodes = make_nodes()
     faults = ("kind=kill,rank=3,step=40", "kind=kill-manager,step=70", "kind=exception,rank=0,step=100")
@@ -138,6 +183,24 @@ def test_without_recover_in_place_a_killed_rank_costs_its_node(make_nodes, jobs,
     assert left.outcome["steps_lost"] == 0
     assert [len(left.pids(r)) for r in stay] == [1, 1], "who was not on that node keeps its process"
     assert [len(spare.pids(r)) for r in moved] == [1, 1]
+    same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
+def test_a_place_that_goes_to_another_node_and_back_again_loses_no_step(make_nodes, jobs) -> None:
+    """The node that comes back to it still has what it kept of its ranks then; newer copies are elsewhere."""
+    nodes = make_nodes()
+    nodes.flags += ["--recover-strategy", "recover,exit"]
+    first = nodes.start("n0", "--node-rank", "0", script=train(nodes))
+    second = nodes.start("n1", "--node-rank", "1", "--chaos", "kind=kill,rank=3,step=50", script=train(nodes))
+    third = nodes.start("spare", "--standby", "--chaos", "kind=kill,rank=3,step=120", script=train(nodes))
+    assert [n.wait() for n in (first, second, third)] == [0, 0, 0], first.said + second.said + third.said
+    assert [(i["policy"], i["headline"]) for i in first.outcome["incidents"]] == [
+        ("recover", "rank 3 killed (SIGKILL)"), ("recover", "rank 3 killed (SIGKILL)")
+    ]  # fmt: skip
+    assert first.outcome["steps_lost"] == 0
+    assert [len(first.pids(r)) for r in (0, 1)] == [1, 1]
+    assert [len(second.pids(r)) for r in (2, 3)] == [2, 2], "it had the place before and after"
     same_as_on_one_node(jobs, nodes)
 
 

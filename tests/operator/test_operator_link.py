@@ -33,6 +33,7 @@ from onward.manager.settings import ManagerSettings
 from onward.operator import link
 from onward.operator.eyes import JOBS, Memory
 from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.identity import Identity
 from onward.wire.messages import FaultRequest, Note, Orders, encoder, from_manager
 
 LIMIT_S = 120.0
@@ -139,7 +140,7 @@ class Inside:
             seat=f"agent-{uid_of(self.world.pod(seat))[:8]}",
         )
         sock = socket.create_server((address, 9601))
-        self.server = ManagerServer(settings, self.token, None)
+        self.server = ManagerServer(settings, Identity(self.token), None)
         self._tasks[name] = asyncio.ensure_future(self.server.serve(sock, idle_s=LIMIT_S))
 
     def join(self, pod: str, node: int, knows: PlayedAgent | None = None) -> PlayedAgent:

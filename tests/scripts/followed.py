@@ -1,5 +1,5 @@
 """A job with everything that a process must get right to follow another: random numbers in blocks and between them,
-running statistics, two optimizers, a DataLoader, settings that change, collectives between steps."""
+running statistics, two optimizers, a DataLoader, settings that change, collectives between steps and in the set-up."""
 
 import argparse
 import os
@@ -26,7 +26,9 @@ parser.add_argument("--outside", action="store_true", help="change the learning 
 args = parser.parse_args()
 
 run = onward.init()
-torch.manual_seed(run.rank)
+told = [4711 if run.rank == 0 else None]
+dist.broadcast_object_list(told, src=0)  # only who was there knows it, or is told
+torch.manual_seed(told[0] + run.rank)
 random.seed(run.rank)
 layers = [nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 8)]
 model = DDP(nn.Sequential(*layers), forward_sync_buffers=False)
@@ -43,7 +45,7 @@ blocks, counted = 0, False  # of this process: run, and any that counted
 def hurt() -> None:
     """A stand-in rehearses two blocks; the third is one beside the rank that it follows."""
     mark = Path(args.mark)
-    if run.incarnation > 1 and not counted and blocks == 3 and not mark.exists():
+    if run.incarnation != 1 and not counted and blocks == 3 and not mark.exists():
         mark.touch()
         if args.then == "follower-dies":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -145,7 +145,7 @@ class Promises:
         if keeper is None or not keeper.running or not peer.alive or not peer.agent.running:
             return
         same = peer.membership.generation == p.membership.generation and not peer.is_spare
-        kept = keeper.logic.keeper.steps().get(peer.rank, ())
+        kept = keeper.logic.keeper.steps(peer.attempt).get(peer.rank, ())
         if same and step not in kept and not self._superseded(peer):
             self._broken(2, f"{p} commits step {step - 1} while {keeper} has no copy of rank {peer.rank}")
 
@@ -266,7 +266,7 @@ class Promises:
         seat = self._followed.setdefault((agent.index, orders.term), orders.seat)
         if seat != orders.seat:
             self._broken(1, f"{agent} follows {orders.seat} and {seat}, both of term {orders.term}")
-        if orders.node < 0 and any(p.alive and not p.killed for p in agent.logic.processes.values()):
+        if orders.node < 0 and any(p.alive and not p.killed and not p.spare for p in agent.logic.processes.values()):
             self._broken(1, f"{agent} has no place and keeps its ranks")
 
     def on_any_job(self, manager: SimManager, job: Job) -> None:

@@ -255,6 +255,9 @@ class SimAgent:
     def _fetch_and_start(self, effect: StartProcess) -> None:
         """Whoever takes over a place asks first for what was kept of its ranks elsewhere."""
         w = self.world
+        if effect.log_at and not effect.kept_at:
+            w.after(w.lag(0.005), self._learn_and_start, self._peer_at(effect.log_at), effect)
+            return
         if not effect.kept_at:
             self._start(effect)
             return
@@ -263,6 +266,13 @@ class SimAgent:
             w.after(CONNECT_S, self._start, effect)
         else:
             w.after(w.lag(0.005), self._fetched, peer, effect)
+
+    def _learn_and_start(self, peer: SimAgent, effect: StartProcess) -> None:
+        if peer.running and self.world.network.reaches(self.index, peer.index, "peers"):
+            self.logic.take_over(effect.rank, peer.logic.kept(effect.rank, effect.attempt).log)
+            self._start(effect)
+        else:
+            self.apply(self.logic.on_exit(effect.process, -1, self.world.now))
 
     def _fetched(self, peer: SimAgent, effect: StartProcess) -> None:
         self._take_over(peer, effect.rank, effect.attempt)

@@ -25,6 +25,7 @@ from onward.train.partner import Partner  # noqa: E402
 from onward.train.protected import Protected  # noqa: E402
 from onward.train.shadow import Astray, Shadow  # noqa: E402
 from onward.train.waits import Waits  # noqa: E402
+from onward.wire.identity import Identity  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(60)]
 TOKEN = b"t" * 16
@@ -40,7 +41,7 @@ class Side:
         self.protected = Protected(Buckets(Groups(None, "", 1.0)))
         self.protected.add("layer", self.layer)
         self.protected.add("optimizer", torch.optim.AdamW(self.layer.parameters()))
-        self.local = LocalState(str(path), self.protected, Partner(TOKEN, 0, 0, Waits()))
+        self.local = LocalState(str(path), self.protected, Partner(Identity(TOKEN), 0, 0, Waits()))
 
 
 class Pair:
@@ -48,10 +49,10 @@ class Pair:
 
     def __init__(self, tmp: Path) -> None:
         self.there, self.here = Side(tmp / "there", 1), Side(tmp / "here", 2)
-        self.feed = Feed("127.0.0.1", TOKEN, 3)
+        self.feed = Feed("127.0.0.1", Identity(TOKEN), 3)
         self.feed.start()
         self.there.local.publish(5, self.there.local.capture())
-        self.shadow = Shadow(self.feed.address, TOKEN, 3, lambda: False)
+        self.shadow = Shadow(self.feed.address, Identity(TOKEN), 3, lambda: False)
         until(lambda: self.feed.wanted, "somebody wants to follow")
         assert self.feed.begin(5, self.there.protected, self.there.local, 0)
 

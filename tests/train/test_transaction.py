@@ -13,6 +13,7 @@ from onward.train.partner import Partner
 from onward.train.protected import Protected
 from onward.train.transaction import Transaction
 from onward.train.waits import Waits
+from onward.wire.identity import Identity
 from onward.wire.page import Page, create
 
 pytestmark = pytest.mark.torch
@@ -28,7 +29,7 @@ class Rank:
         self.protected = Protected(Buckets(Groups(None, "", 1.0)))
         self.protected.add("model", self.model)
         self.protected.add("optimizer", self.optimizer)
-        self.local = LocalState(str(path), self.protected, Partner(b"", 0, 0, Waits()))
+        self.local = LocalState(str(path), self.protected, Partner(Identity(b""), 0, 0, Waits()))
         self.tx = Transaction(self.protected, self.local, Groups(None, "", 1.0), Page(str(path / "page")))
         self.tx.first_publish()
 

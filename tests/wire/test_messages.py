@@ -57,6 +57,8 @@ EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
     (m.from_manager, m.Note(text="x")),
     (m.from_manager, m.CaptureStacks(rank=1, incarnation=1)),
     (m.from_manager, m.Beat(term=3)),
+    (m.from_manager, m.Elsewhere(managers=["127.0.0.1|7"])),
+    (m.from_agent, m.Elsewhere(managers=["127.0.0.1|7"])),
     (m.from_peer, m.PeerHello(agent="a")),
     (m.from_peer, m.PeerStore(process=1, request=m.StoreRequest(id=1, generation=1, op="get", key="k"))),
     (m.from_peer, m.KeepLog(attempt=0, rank=1, index=0, data=b"x")),

@@ -1,0 +1,50 @@
+"""What agents have said: who holds what of a rank, and what those that stand by have prepared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.core.facts import RankFacts
+from onward.core.job import Job, Limits, new_job
+from onward.core.membership import Member
+from onward.core.policy import Policy
+from onward.manager.roll import Roll
+from onward.wire.messages import AgentFacts
+
+A, B, C = (Member(id=name, peer=f"{name}|1", manager=f"{name}|2") for name in "abc")
+
+
+def job() -> Job:
+    return new_job(2, (Policy.RECOVER, Policy.EXIT), Limits(), (A, B))
+
+
+def told(*messages: AgentFacts) -> Roll:
+    roll = Roll(2)
+    for message in messages:
+        roll.hear(message, 10.0)
+    return roll
+
+
+def says(m: Member, **more: Any) -> AgentFacts:
+    return AgentFacts(agent=m, version=1, term=1, orders_version=1, **{"ranks": [], **more})
+
+
+def having(rank: int, node: int, *steps: int) -> RankFacts:
+    return RankFacts(rank=rank, node=node, incarnation=2, local_steps=steps)
+
+
+def test_a_node_holds_what_nobody_has_newer() -> None:
+    its_own = says(B, ranks=[having(1, 1, 40, 41)])
+    assert told(its_own, says(A, kept={1: [40, 41]})).holds(job(), 1)
+    assert not told(its_own, says(A, kept={1: [90, 91]})).holds(job(), 1), "it had this place before, and lost it"
+    assert not told(says(B, ranks=[having(1, 1)]), says(A, kept={1: [40]})).holds(job(), 1)
+    assert told(its_own).holds(job(), 1), "nobody keeps anything"
+
+
+def test_what_is_prepared_and_where_managers_would_be_is_heard_of_those_who_are_there() -> None:
+    roll = told(says(A), says(B), says(C, ahead=[1, 0]))
+    assert roll.ahead(job()) == {"c": (1, 0)}
+    assert roll.doors == ["a|2", "b|2", "c|2"]
+    roll.absent.add("c")
+    assert roll.ahead(job()) == {}
+    assert roll.doors == ["a|2", "b|2"]
