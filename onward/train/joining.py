@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from onward.core.facts import Stage
 from onward.train.generation import Generation
@@ -22,6 +23,7 @@ def join(rank: Rank) -> None:
         return Group(rank.groups, options.group_id, options.group_rank, size, ranks, rank.world_size)
 
     dist.Backend.register_backend("onward", make_group, extended_api=True, devices=["cpu", "cuda", "npu"])
+    _answer_to({backend.name for backend in rank.groups.backends})
     if rank.spare:
         rank.groups.alone = True
         rank.report(Stage.SETUP)
@@ -41,6 +43,19 @@ def join(rank: Rank) -> None:
     rank.report(Stage.FORMED)
     rank.link.wait_order(lambda o: o.generation > order.generation or o.want == "run")
     rank.report(Stage.TRAINING)
+
+
+def _answer_to(names: set[str]) -> None:
+    """Groups that a script asks for by the name of a library (`new_group(backend="gloo")`) are ours, too, where that
+    library is one of the run's: a native one would not outlive a fault.
+    """
+    make = c10d._new_process_group_helper
+
+    def helper(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+        return make(size, rank, ranks, "onward" if asked <= names else backend, *args, **kwargs)
+
+    c10d._new_process_group_helper = helper
 
 
 def _init_torch(rank: Rank) -> None:

@@ -398,11 +398,11 @@ async def operated(real: Access, world: World, fate: Fate, gang: bool | None = T
     life, cluster = asyncio.ensure_future(live()), asyncio.ensure_future(world.run())
     try:
         yield lives
-        for task in (life, cluster):
-            if task.done():
-                task.result()
-    finally:
+    finally:  # who has died before says why, instead of what was waited for in vain
+        died = [e for task in (life, cluster) if task.done() and (e := task.exception()) is not None]
         await end(life, cluster)
+        if died:
+            raise died[0]
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:
