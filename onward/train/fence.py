@@ -151,6 +151,7 @@ class Fence:
         rank.protected.adopting = form.fresh
         manifest = fetch(form.source, rank.identity, generation, rank.protected, interrupted, RECEIVE_S)
         if form.fresh:
+            rank.local.refresh()
             rank.local.publish(form.step, rank.local.capture())
         if not rank.holds and not rank.spare:
             rank.checkpoints.load_local(form.step)

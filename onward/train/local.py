@@ -143,6 +143,7 @@ class Slot:
             found = os.stat(self.path)
             if (found.st_ino, found.st_size) != self._mapped:
                 self._map()
+                self._tensors, self._room, self._used = (), 0, 0  # what was laid out was so in the other file
 
     def content(self) -> bytes:
         """All that is written, for somebody who keeps a copy."""
@@ -213,10 +214,15 @@ class LocalState:
                 real.put_image(slot.content())
             memory.remove(Path(slot.path))
 
-    def forget(self) -> None:
-        """Nothing is safe here any more."""
+    def refresh(self) -> None:
+        """Use the files that are there now: what is written to others is seen by nobody."""
         for slot in self._slots:
             slot.refresh()
+
+    def forget(self) -> None:
+        """Nothing is safe here any more."""
+        self.refresh()
+        for slot in self._slots:
             slot.clear()
 
     _kept: list[Slot] = []
@@ -292,8 +298,8 @@ class LocalState:
 
     def restore(self, step: int) -> None:
         """Put this rank's local state back to that of `step`."""
+        self.refresh()
         slot = self.slot(step)
-        slot.refresh()
         if slot.step != step:
             raise StateError(f"the local state of step {step} is not here (slots hold {self.steps()})")
         small, places, start = slot.read()

@@ -53,6 +53,7 @@ def shrink_and_grow(
     policies = [i["policy"] for i in first.outcome["incidents"]]
     assert set(policies) == {"elastic-training"}
     assert any("joins again" in i["headline"] for i in first.outcome["incidents"]), "it has grown back"
+    assert "once more" not in first.said, "whoever comes back joins at the first try"
     assert len(first.pids(0)) == 1, "no process of those who stayed was restarted"
     assert first.outcome["steps_lost"] == 0
     counted = ledger(tmp)
