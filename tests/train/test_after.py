@@ -122,7 +122,7 @@ def test_who_is_busy_after_the_loop_is_not_hung(jobs, tmp_path):
     result = jobs.run(script(tmp_path, after=BUSY), flags=["--hang-floor", "0.7"])
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place"]
-    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1], result.incidents
     same_digests(tmp_path)
 
 
