@@ -84,7 +84,7 @@ class Promises:
     def after_event(self) -> None:
         """Whoever changed in this event must hold what the fault-free run held at its step."""
         for p in self._touched:
-            if p.alive and p._begun and p.tx.clean:
+            if p.alive and p.holds and p.tx.clean:
                 self._check_state(p, "after an event")
         self._touched.clear()
 
@@ -141,7 +141,7 @@ class Promises:
 
     def _check_kept(self, p: RankProcess, peer: RankProcess, step: int) -> None:
         """Where another node is to keep local state, it has it, unless it was gone or cut off."""
-        keeper = peer.keeper
+        keeper = peer.partner.keeper
         if keeper is None or not keeper.running or not peer.alive or not peer.agent.running:
             return
         same = peer.membership.generation == p.membership.generation and not peer.is_spare
@@ -355,7 +355,7 @@ class Promises:
         found = -1
         for p in members:
             step, clean, undo = p.tx.standing()
-            if not p._begun or p.left_loop or p.stuck or p.failing:
+            if not p.holds or p.left_loop or p.stuck or p.failing:
                 continue
             for candidate in [step] * clean + [step - 1] * undo:
                 if candidate > found and all(self._can_reach(r, candidate, job) for r in range(job.world_size)):
@@ -364,7 +364,7 @@ class Promises:
 
     def _can_reach(self, rank: int, step: int, job: Job) -> bool:
         p = self.world.process_of(rank)
-        if p is not None and p.alive and p.incarnation == job.incarnations[rank] and p._begun:
+        if p is not None and p.alive and p.incarnation == job.incarnations[rank] and p.holds:
             at, clean, undo = p.tx.standing()
             if (at == step and clean) or (undo and at - 1 == step):
                 return True
