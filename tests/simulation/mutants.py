@@ -33,7 +33,8 @@ from onward.manager.logic import ManagerLogic
 from onward.manager.office import Claim, go_on
 from onward.manager.orders import form
 from onward.manager.roll import Roll
-from onward.wire.messages import Form, KeepSlot, Orders, StoreReply, StoreRequest
+from onward.wire.messages import Form, Orders, StoreReply, StoreRequest
+from onward.wire.peers import KeepSlot
 
 from .between import Between
 from .block import Block

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onward.wire.messages import KeepSlot
+from onward.wire.peers import KeepSlot
 
 from .unwinding import Thread
 

@@ -14,7 +14,8 @@ from onward.agent.settings import AgentSettings
 from onward.core.checkpoints import SavedFile
 from onward.core.facts import Progress
 from onward.core.membership import Member
-from onward.wire.messages import KeepSlot, Orders, PeerReply, PeerStore, StoreReply, StoreRequest
+from onward.wire.messages import Orders, StoreReply, StoreRequest
+from onward.wire.peers import KeepSlot, PeerReply, PeerStore
 
 from .managers import Hosting
 from .offices import SimOffice
