@@ -39,21 +39,14 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     nproc = line.convert("nproc-per-node", "1", lambda text: values.nproc(text, env), 0)
     warm = not line.switch("no-warm") and launch != "program"
     spares = line.choice("spares", "each", ("none", "one", "each"))
-    if standalone and max_nodes > 1:
-        line.problems.append(f"--standalone means one node, but --nnodes asks for {max_nodes}; drop one of the two")
-    if line.switch("standby") and 0 < max_nodes < 2:
-        line.problems.append(
-            "--standby means to take the place of a lost node, but a job of one node has no other; "
-            "give --nnodes as the other nodes of the job do, 2 or more"
-        )
+    standby, manager = line.switch("standby"), line.text("manager", "")
+    line.problems += _nodes_problems(standalone, standby, max_nodes)
     if launch == "program" and "/" not in script and not _on_path(script, env) and os.path.isfile(script):
         script = f"./{script}"  # a file of this directory; without a slash it would be looked for on PATH only
     if script or not line.swallowed:
         line.problems += _script_problems(script, launch, env)
     node_rank = _node_rank(line, max_nodes)
-    no_policies: tuple[Policy, ...] = ()
-    policies = line.convert("recover-strategy", DEFAULT_POLICIES, parse_policies, no_policies)
-    standby, manager = line.switch("standby"), line.text("manager", "")
+    policies: tuple[Policy, ...] = line.convert("recover-strategy", DEFAULT_POLICIES, parse_policies, ())
     meets = bool(manager or standby or {"rdzv-endpoint", "master-addr"} & line.given.keys())
     several = not standalone and (min_nodes > 1 or standby or (max_nodes > 1 and meets))
     settings = RunSettings(
@@ -110,6 +103,18 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     if line.problems:
         raise UsageError(line.problems)
     return settings
+
+
+def _nodes_problems(standalone: bool, standby: bool, max_nodes: int) -> list[str]:
+    problems = []
+    if standalone and max_nodes > 1:
+        problems.append(f"--standalone means one node, but --nnodes asks for {max_nodes}; drop one of the two")
+    if standby and 0 < max_nodes < 2:
+        problems.append(
+            "--standby means to take the place of a lost node, but a job of one node has no other; "
+            "give --nnodes as the other nodes of the job do, 2 or more"
+        )
+    return problems
 
 
 def _launch(line: Line) -> str:
