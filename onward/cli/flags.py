@@ -18,8 +18,9 @@ from onward.cli import values
 from onward.cli.flag_table import IGNORED, UNLIMITED_RESTARTS
 from onward.cli.line import Line
 from onward.cli.modules import first_missing, needs_main
+from onward.cli.paths import meant
 from onward.core.intake import FREQUENCY, read_frequency, read_silenced
-from onward.core.policy import DEFAULT_POLICIES, Policy, closest, parse_policies
+from onward.core.policy import DEFAULT_POLICIES, Policy, parse_policies
 from onward.core.published import Rules
 from onward.errors import UsageError
 from onward.wire.token import LEAST_BYTES
@@ -148,7 +149,7 @@ def _script_problems(script: str, launch: str, env: Mapping[str, str]) -> list[s
         return _syntax_problems(script) if script.endswith(".py") and not env.get("PYTHON_EXEC") else []
     if os.path.isdir(script):
         return [f"script {script} is a directory without a __main__.py; give the path of the training script"]
-    return [f"script {script} is not a file{_file_meant(script) or '; give the path of the training script'}"]
+    return [f"script {script} is not a file{meant(script) or '; give the path of the training script'}"]
 
 
 def _module_problems(name: str) -> list[str]:
@@ -176,15 +177,6 @@ def _syntax_problems(script: str) -> list[str]:
 
 def _on_path(program: str, env: Mapping[str, str]) -> bool:
     return shutil.which(program, path=env.get("PATH", os.defpath)) is not None
-
-
-def _file_meant(path: str) -> str:
-    directory, name = os.path.split(path)
-    try:
-        meant = closest(name, os.listdir(directory or "."))
-    except (OSError, ValueError):
-        return f"; there is no directory {directory or '.'}"
-    return f"; did you mean {os.path.join(directory, meant)}?" if meant else ""
 
 
 def _node_rank(line: Line, max_nodes: int) -> int:
