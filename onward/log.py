@@ -21,13 +21,22 @@ def get_logger(name: str) -> logging.Logger:
         handler.setFormatter(logging.Formatter(_FORMAT, _TIME))
         branch.addHandler(handler)
         branch.propagate = False
-        branch.setLevel(os.environ.get("ONWARD_LOG", "WARNING").upper())
+        _set_level(branch, logging.WARNING)
     return logging.getLogger(name if name.startswith("onward") else f"onward.{name}")
 
 
 def tell_all() -> None:
     """In a process that has no other voice: what it does is logged, unless ONWARD_LOG says otherwise."""
-    get_logger("onward").setLevel(os.environ.get("ONWARD_LOG", "INFO").upper())
+    _set_level(get_logger("onward"), logging.INFO)
+
+
+def _set_level(branch: logging.Logger, default: int) -> None:
+    wanted = os.environ.get("ONWARD_LOG", "")
+    branch.setLevel(default)
+    try:
+        branch.setLevel(wanted.upper() or default)
+    except ValueError:  # a slip there must not end what it was set for
+        branch.warning("ONWARD_LOG=%s is no level: DEBUG, INFO, WARNING and ERROR are", wanted)
 
 
 def as_on_screen() -> None:

@@ -20,8 +20,9 @@ import msgspec
 from onward.checkpoints import memory
 from onward.core.intake import Notice
 from onward.errors import WireError
+from onward.wire.control import ControlReply, ControlRequest, to_control
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
-from onward.wire.messages import ControlReply, ControlRequest, Injection, encoder, to_control
+from onward.wire.messages import Injection, encoder
 
 FILE = "control.json"
 PREFIX = "onward-"

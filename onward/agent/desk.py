@@ -13,8 +13,9 @@ from onward.agent.chaos import OWN_KINDS, RANK_KINDS
 from onward.core.intake import Notice
 from onward.core.policy import did_you_mean
 from onward.errors import WireError
+from onward.wire.control import ControlReply, ControlRequest, from_control
 from onward.wire.frames import decode, pack, read_frame
-from onward.wire.messages import ControlReply, ControlRequest, Injection, encoder, from_control
+from onward.wire.messages import Injection, encoder
 
 if TYPE_CHECKING:
     from onward.agent.launcher import Launcher

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from onward.wire.messages import KeepLog, KeepSlot, Kept
+from onward.wire.peers import KeepLog, KeepSlot, Kept
 
 
 @dataclass

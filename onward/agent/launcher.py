@@ -40,22 +40,21 @@ from onward.core.policy import Policy
 from onward.errors import HungUp, OnwardError, WireError
 from onward.log import get_logger, told_to
 from onward.title import entitle
+from onward.wire.control import ControlRequest, first_word
 from onward.wire.frames import accept_peer, decode, read_frame
 from onward.wire.identity import Identity, derived
 from onward.wire.messages import (
     Beat,
     CaptureStacks,
-    ControlRequest,
     FaultAnswer,
     Hello,
     IncidentNote,
     Injection,
     Note,
     Orders,
-    PeerReply,
     Refused,
-    first_word,
 )
+from onward.wire.peers import PeerReply
 
 log = get_logger("onward.agent")
 TICK_S = 0.05

@@ -24,11 +24,7 @@ from onward.wire.messages import (
     Inject,
     Injected,
     Injection,
-    KeepLog,
-    Kept,
     Orders,
-    PeerReply,
-    PeerStore,
     Plan,
     RankOrder,
     Recorded,
@@ -38,6 +34,7 @@ from onward.wire.messages import (
     Times,
     Welcome,
 )
+from onward.wire.peers import KeepLog, Kept, PeerReply, PeerStore
 
 
 class AgentLogic:

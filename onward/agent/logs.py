@@ -28,12 +28,6 @@ class Follower:
         self._at = 0
         self._rest = b""
 
-    def skip_to_end(self) -> None:
-        try:
-            self._at, self._rest = os.path.getsize(self.path), b""
-        except OSError:
-            pass
-
     def poll(self, last: bool = False) -> None:
         try:
             if os.path.getsize(self.path) > self._at:

@@ -17,7 +17,8 @@ from onward.log import get_logger
 from onward.wire.connect import Listener, connect
 from onward.wire.frames import accept_peer, decode, pack, read_frame
 from onward.wire.identity import Identity
-from onward.wire.messages import (
+from onward.wire.messages import StoreReply, encoder
+from onward.wire.peers import (
     FetchKept,
     KeepSlot,
     Kept,
@@ -25,8 +26,6 @@ from onward.wire.messages import (
     PeerReply,
     PeerStore,
     SlotKept,
-    StoreReply,
-    encoder,
     from_peer,
     to_peer,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from onward.agent.effects import AnswerPeer, Effect, SendRank
 from onward.agent.kvstore import GenerationStore
-from onward.wire.messages import Orders, PeerReply, StoreReply, StoreRequest
+from onward.wire.messages import Orders, StoreReply, StoreRequest
+from onward.wire.peers import PeerReply
 
 Asker = tuple[str, int]  # (agent, process)
 

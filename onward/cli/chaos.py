@@ -11,7 +11,8 @@ from onward.agent.witness import UNPROVABLE
 from onward.cli.jobs import choose
 from onward.cli.story import closing
 from onward.errors import OnwardError, UsageError, WireError
-from onward.wire.messages import ControlReply, Injection
+from onward.wire.control import ControlReply
+from onward.wire.messages import Injection
 from onward.wire.view import Fired
 
 POLL_S = 0.05

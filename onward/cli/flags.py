@@ -18,8 +18,9 @@ from onward.cli import values
 from onward.cli.flag_table import IGNORED, UNLIMITED_RESTARTS
 from onward.cli.line import Line
 from onward.cli.modules import first_missing, needs_main
+from onward.cli.paths import meant
 from onward.core.intake import FREQUENCY, read_frequency, read_silenced
-from onward.core.policy import DEFAULT_POLICIES, Policy, closest, parse_policies
+from onward.core.policy import DEFAULT_POLICIES, Policy, parse_policies
 from onward.core.published import Rules
 from onward.errors import UsageError
 from onward.wire.token import LEAST_BYTES
@@ -39,21 +40,14 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     nproc = line.convert("nproc-per-node", "1", lambda text: values.nproc(text, env), 0)
     warm = not line.switch("no-warm") and launch != "program"
     spares = line.choice("spares", "each", ("none", "one", "each"))
-    if standalone and max_nodes > 1:
-        line.problems.append(f"--standalone means one node, but --nnodes asks for {max_nodes}; drop one of the two")
-    if line.switch("standby") and 0 < max_nodes < 2:
-        line.problems.append(
-            "--standby means to take the place of a lost node, but a job of one node has no other; "
-            "give --nnodes as the other nodes of the job do, 2 or more"
-        )
+    standby, manager = line.switch("standby"), line.text("manager", "")
+    line.problems += _nodes_problems(standalone, standby, max_nodes)
     if launch == "program" and "/" not in script and not _on_path(script, env) and os.path.isfile(script):
         script = f"./{script}"  # a file of this directory; without a slash it would be looked for on PATH only
     if script or not line.swallowed:
         line.problems += _script_problems(script, launch, env)
     node_rank = _node_rank(line, max_nodes)
-    no_policies: tuple[Policy, ...] = ()
-    policies = line.convert("recover-strategy", DEFAULT_POLICIES, parse_policies, no_policies)
-    standby, manager = line.switch("standby"), line.text("manager", "")
+    policies: tuple[Policy, ...] = line.convert("recover-strategy", DEFAULT_POLICIES, parse_policies, ())
     meets = bool(manager or standby or {"rdzv-endpoint", "master-addr"} & line.given.keys())
     several = not standalone and (min_nodes > 1 or standby or (max_nodes > 1 and meets))
     settings = RunSettings(
@@ -112,6 +106,18 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     return settings
 
 
+def _nodes_problems(standalone: bool, standby: bool, max_nodes: int) -> list[str]:
+    problems = []
+    if standalone and max_nodes > 1:
+        problems.append(f"--standalone means one node, but --nnodes asks for {max_nodes}; drop one of the two")
+    if standby and 0 < max_nodes < 2:
+        problems.append(
+            "--standby means to take the place of a lost node, but a job of one node has no other; "
+            "give --nnodes as the other nodes of the job do, 2 or more"
+        )
+    return problems
+
+
 def _launch(line: Line) -> str:
     module, program = line.switch("module"), line.switch("no-python")
     if line.switch("run-path"):
@@ -143,7 +149,7 @@ def _script_problems(script: str, launch: str, env: Mapping[str, str]) -> list[s
         return _syntax_problems(script) if script.endswith(".py") and not env.get("PYTHON_EXEC") else []
     if os.path.isdir(script):
         return [f"script {script} is a directory without a __main__.py; give the path of the training script"]
-    return [f"script {script} is not a file{_file_meant(script) or '; give the path of the training script'}"]
+    return [f"script {script} is not a file{meant(script) or '; give the path of the training script'}"]
 
 
 def _module_problems(name: str) -> list[str]:
@@ -171,15 +177,6 @@ def _syntax_problems(script: str) -> list[str]:
 
 def _on_path(program: str, env: Mapping[str, str]) -> bool:
     return shutil.which(program, path=env.get("PATH", os.defpath)) is not None
-
-
-def _file_meant(path: str) -> str:
-    directory, name = os.path.split(path)
-    try:
-        meant = closest(name, os.listdir(directory or "."))
-    except (OSError, ValueError):
-        return f"; there is no directory {directory or '.'}"
-    return f"; did you mean {os.path.join(directory, meant)}?" if meant else ""
 
 
 def _node_rank(line: Line, max_nodes: int) -> int:

@@ -10,21 +10,21 @@ import yaml
 
 from onward.cli.catalog import Catalog
 from onward.cli.objects import names
+from onward.core.words import read_time
 from onward.errors import OnwardError, UsageError
 from onward.kube.client import ApiError, Client
 from onward.kube.objects import PODS, Obj, Resource, name_of, version_of
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 FORMS = ("", "wide", "name", "json", "yaml")
 
 
 def seconds(text: str) -> float:
     """30, 30s, 5m, 2h."""
-    try:
-        return float(text[:-1]) * UNITS[text[-1]] if text[-1:] in UNITS else float(text)
-    except ValueError as e:
-        raise UsageError(f"{text!r} is not a time; write for example 30s, 5m or 2h") from e
+    found = read_time(text)
+    if found is None:
+        raise UsageError(f"{text!r} is not a time; write for example 30s, 5m or 2h")
+    return found
 
 
 async def get(

@@ -13,7 +13,7 @@ from onward.cli.jobs import age, choose
 from onward.cli.live import condition_lines, header, incident_lines, progress, rank_table, standing
 from onward.cli.report import as_json, incident_object
 from onward.errors import WireError
-from onward.wire.messages import ControlReply
+from onward.wire.control import ControlReply
 from onward.wire.view import JobView
 
 PIPE_WIDTH = 120  # where there is no terminal to ask

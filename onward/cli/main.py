@@ -23,6 +23,7 @@ Exit codes:
   2      the command line is wrong; every problem is listed
   128+n  ended by signal n (130: Ctrl-C)
 """
+LONGEST_HELP = 200
 JOB = "JOB is the name of a job or the pid of its launcher; it can be left out when only one runs."
 
 
@@ -34,7 +35,7 @@ class _Verbs(click.Group):
 
 
 class _Chapters(_Verbs):
-    """The help lists jobs first, then what is about clusters."""
+    """The help lists jobs first, then what is about clusters, each with a whole sentence."""
 
     CLUSTER = ("up", "down", "operator", "scheduler", "validate", "apply", "get", "describe", "logs", "wait", "delete")
 
@@ -43,14 +44,14 @@ class _Chapters(_Verbs):
         jobs = [v for v in self.commands if v not in clusters]
         for title, verbs in (("Jobs", jobs), ("A Kubernetes, on this machine or elsewhere", clusters)):
             with formatter.section(title):
-                width = formatter.width - 20
-                formatter.write_dl([(v, self.commands[v].get_short_help_str(width)) for v in verbs])
+                formatter.write_dl([(v, self.commands[v].get_short_help_str(LONGEST_HELP)) for v in verbs])
 
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 @click.group(cls=_Chapters, epilog=EPILOG, context_settings=SETTINGS)
+@click.version_option(__version__, message="onward %(version)s", help="Print the version.")
 def commands() -> None:
     """Distributed training that only moves onward: a dead, failing or hung process costs a moment and no step.
 
@@ -341,8 +342,6 @@ def _dispatch(args: list[str]) -> int:
         except HelpRequested:
             print(RUN_HELP, end="")
             return 0
-    if args and args[0] == "--version":
-        args = ["version"]
     if args and not args[0].startswith("-") and args[0] not in verbs:
         raise UsageError(_unknown(args[0], verbs))
     if not args:

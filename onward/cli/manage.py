@@ -89,11 +89,11 @@ def manage(s: ManageSettings) -> int:
     identity = Identity(token) if loopback else kept_in_memory(token)
     server = ManagerServer(settings, identity, s.journal)
     world = f"{counted(s.nodes, 'node')} of {counted(s.nproc, 'rank')}"
-    print(f"onward manager: listening on {s.host}:{port} for {world}", file=sys.stderr, flush=True)
-    return asyncio.run(_serve(server, sock))
+    return asyncio.run(_serve(server, sock, f"onward manager: listening on {s.host}:{port} for {world}"))
 
 
-async def _serve(server: ManagerServer, sock: socket.socket) -> int:
+async def _serve(server: ManagerServer, sock: socket.socket, ready: str) -> int:
+    """`ready` is said when whoever reads it may also send a signal."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     stopped: list[int] = []
 
@@ -103,6 +103,7 @@ async def _serve(server: ManagerServer, sock: socket.socket) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+    print(ready, file=sys.stderr, flush=True)
     serving = loop.create_task(server.serve(sock, idle_s=IDLE_S))
     serving.add_done_callback(lambda _: done.set())
     while not done.is_set():

@@ -55,7 +55,7 @@ def check_file(path: str) -> Iterator[Finding]:
         text = read_text(path)
         documents = list(yamlfiles.documents(text))
     except yamlfiles.UNREADABLE as e:
-        yield Finding(path, 1, "problem", "Unreadable", f"{e}; give a file that can be read")
+        yield Finding(path, 1, "problem", "Unreadable", yamlfiles.in_words(e))
         return
     except yamlfiles.MALFORMED as e:
         mark = getattr(e, "problem_mark", None)

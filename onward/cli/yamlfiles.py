@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from onward.cli.paths import meant
+
 SUFFIXES = (".yaml", ".yml", ".json")
 LARGEST = 200_000  # values in one document
 UNREADABLE = (OSError, UnicodeDecodeError)
@@ -62,4 +64,10 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
 def in_words(e: Exception) -> str:
     if isinstance(e, RecursionError):
         return "nested too deeply"
+    if isinstance(e, FileNotFoundError):
+        return f"there is no such file{meant(str(e.filename))}"
+    if isinstance(e, OSError):
+        return f"cannot be read: {e.strerror or e}"
+    if isinstance(e, UnicodeDecodeError):
+        return f"cannot be read: it is not a text in UTF-8 ({e.reason} at byte {e.start})"
     return str(e)

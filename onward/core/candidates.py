@@ -24,14 +24,14 @@ SINGLE = -1  # stands where the number of a kind stands, for nodes that are look
 
 
 @dataclass(frozen=True)
-class Door:
+class Reserve:
     """Nodes that a gang which waits too long has to itself: who comes later and asks for what it lacks is kept off."""
 
     gang: str
     wishes: tuple[Wish, ...]  # one of each class
     scarce: frozenset[str] | None  # resources that it lacks; None: it lacks something else, so all are kept off
 
-    def shuts(self, wish: Wish, kind: Kind) -> bool:
+    def keeps_off(self, wish: Wish, kind: Kind) -> bool:
         if self.scarce is not None and not any(name in self.scarce for name, _ in wish.needs):
             return False
         return any(could_go(mine, kind) for mine in self.wishes)
@@ -53,7 +53,13 @@ class Candidates:
     """
 
     def __init__(
-        self, board: Board, wish: Wish, doors: Sequence[Door] = (), *, pack: bool = False, within: Place | None = None
+        self,
+        board: Board,
+        wish: Wish,
+        reserves: Sequence[Reserve] = (),
+        *,
+        pack: bool = False,
+        within: Place | None = None,
     ) -> None:
         board.consider(wish)
         self._within = within
@@ -67,11 +73,11 @@ class Candidates:
         self._refused: dict[str, str] = {}
         self._reasons: Counter[str] = Counter()
         for kind in board.kinds.values():
-            self._open(kind, doors)
+            self._open(kind, reserves)
         self._prefer()
 
-    def _open(self, kind: Kind, doors: Sequence[Door]) -> None:
-        shut = next((door.reason for door in doors if door.shuts(self._wish, kind)), "")
+    def _open(self, kind: Kind, reserves: Sequence[Reserve]) -> None:
+        shut = next((reserve.reason for reserve in reserves if reserve.keeps_off(self._wish, kind)), "")
         if self._wish.particular:
             for spot in kind.spots:
                 if spot is not None:

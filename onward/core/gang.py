@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onward.core.board import Board
-from onward.core.candidates import Candidates, Door, Place
+from onward.core.candidates import Candidates, Place, Reserve
 from onward.core.neighbours import selects
 from onward.core.placement import Wish
 
@@ -101,7 +101,7 @@ class Allowance:
                 self._left[name] -= sign * value
 
 
-def attempt(board: Board, gang: Gang, doors: Sequence[Door] = (), allowance: Allowance | None = None) -> Outcome:
+def attempt(board: Board, gang: Gang, reserves: Sequence[Reserve] = (), allowance: Allowance | None = None) -> Outcome:
     """Place the gang, or say why not."""
     allowance = allowance or Allowance()
     if not gang.started:
@@ -109,12 +109,12 @@ def attempt(board: Board, gang: Gang, doors: Sequence[Door] = (), allowance: All
         if short is not None:
             return short
     classes = _classes(board, gang)
-    outcome = _try(board, gang, classes, doors, allowance, pack=False)
+    outcome = _try(board, gang, classes, reserves, allowance, pack=False)
     if outcome.waits and len({wishes[0].needs for wishes in classes}) > 1 and not allowance.refused:
-        outcome = _try(board, gang, classes, doors, allowance, pack=True)
+        outcome = _try(board, gang, classes, reserves, allowance, pack=True)
     if outcome.waits and not allowance.refused:
         for place in _meeting_places(board, gang):
-            other = _try(board, gang, classes, doors, allowance, pack=True, within=place)
+            other = _try(board, gang, classes, reserves, allowance, pack=True, within=place)
             if not other.waits:
                 return other
     return outcome
@@ -194,7 +194,7 @@ def _try(
     board: Board,
     gang: Gang,
     classes: Iterable[list[Wish]],
-    doors: Sequence[Door],
+    reserves: Sequence[Reserve],
     allowance: Allowance,
     *,
     pack: bool,
@@ -204,7 +204,7 @@ def _try(
     placed: list[Wish] = []
     lacking: list[frozenset[str] | None] = []
     for wishes in classes:
-        search = Candidates(board, wishes[0], doors, pack=pack, within=within)
+        search = Candidates(board, wishes[0], reserves, pack=pack, within=within)
         why = ""
         for wish in wishes:
             spot = None

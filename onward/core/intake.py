@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +9,13 @@ from dataclasses import dataclass, replace
 from onward.core.membership import Member, Places, index_of
 from onward.core.policy import did_you_mean
 from onward.core.published import MOST, ONCE, Board, Level, Published, Rules, cleared, posted, remembered
+from onward.core.words import read_time
 from onward.errors import UsageError
 
 FREQUENCY = "3/24h"  # MindCluster's
 LONGEST_TEXT = 200
 LONGEST_S = 366 * 86400.0
 _CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 # The names that MindCluster gives to the same things, so that its tables of codes can be used as they are.
 SAME_AS = {
@@ -140,9 +139,8 @@ def read_level(text: str, problems: list[str]) -> Level | None:
 
 
 def read_seconds(text: str, problems: list[str]) -> float:
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(s|m|min|h|d|)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else math.nan
-    if not 0 < seconds <= LONGEST_S:
+    seconds = read_time(text)
+    if seconds is None or not 0 < seconds <= LONGEST_S:
         problems.append(f"{text!r} is not a time; give seconds, or 90s, 5m, 2h, 1d, at most a year")
         return 0.0
     return seconds

@@ -36,17 +36,16 @@ from onward.core.jobs import (
     Write,
 )
 from onward.core.losses import Loss, find_losses, has_done, judge, judge_hopeless, why_lost
+from onward.core.relief import may_stay, to_relieve
+from onward.core.waiting import just_created, waiting
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
-SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
-UNSEEN_S = 15.0  # and so long to say something about pods that all are there
 AVOID_S = 24 * 3600.0
 AVOID_MOST = 32
 Marked = tuple[tuple[str, float], ...]  # (node, when)
 SUSPENDED = "JobSuspended"
 AS_IT_SHOULD_BE = ("JobCreated", "JobRunning", "JobSucceeded", SUSPENDED)
 WAITING_GANG = ("", "Pending")
-FAILURES = (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed"))
 
 
 def decide(job: Wanted, seen: Seen, now: float) -> Plan:
@@ -182,9 +181,9 @@ class _Draft:
         if self.record.started_at is None and not self.job.suspend:
             self.record = replace(self.record, started_at=self.now)
         if self.word is None:
-            self.word = self._just_created()
+            self.word = just_created(self.job)
         elif self.word.reason == SUSPENDED and not self.job.suspend:
-            self.word = self._just_created()
+            self.word = just_created(self.job)
             self.extras.append(Extra("Suspended", False, "JobResumed", "spec.runPolicy.suspend is no longer true"))
             self.events.append(Said("JobResumed", f"Job {self.job.key} is resumed."))
         if self.record.told != self.seen.generation:
@@ -332,7 +331,7 @@ class _Draft:
 
     def _why_remove(self, pod: PodSeen) -> str:
         if pod.place is None:
-            return "" if self._may_stay(pod) else "the job has no place for it"
+            return "" if may_stay(self.job, self.seen, self.here, self.record, pod) else "the job has no place for it"
         if pod.wave < self.record.floor:
             return "all pods start again"
         if pod.wave < self.record.wave and pod.place not in self.held:
@@ -378,30 +377,11 @@ class _Draft:
         return tuple(node for node, at in marked if self.now - at < AVOID_S)
 
     def _make_stand_ins(self) -> None:
-        """Beside pods that train on, but not as well as they should. One at a time for each, whatever became of it."""
-        insight, r = self.seen.insight, self.record
-        if insight is None or not self.job.hot_switch or self.job.fault_scheduling == "off":
-            return
-        served = {p.stands_in for p in self.seen.pods}
-        for place, pod in self.here.items():
-            why = insight.ailing.get(pod.uid, "")
-            if why and place not in served and pod.phase == "Running" and pod.deleting is None:
-                avoid = (*self._lately(r.avoid), pod.node)
-                self.writes.append(MakePod(place, r.wave, "", avoid, r.floor, True, pod.name, self._lately(r.shun)))
-                self.events.append(Said("StandIn", f"another pod gets ready to take over from {pod.name}: {why}"))
-
-    def _may_stay(self, pod: PodSeen) -> bool:
-        """A stand-in stays while it is wanted, or holds a place; what nobody can tell now is left as it is.
-
-        And one that was relieved stays until all train again: the manager may be in it.
-        """
-        insight = self.seen.insight
-        if self.job.hot_switch and insight is not None and insight.incident and pod.wave >= self.record.floor:
-            return True
-        holder = self.here.get(pod.stands_in) if pod.stands_in is not None else None
-        if holder is None or holder.over or pod.wave < self.record.floor:
-            return False
-        return insight is None or holder.uid in insight.ailing or pod.uid in insight.placed
+        r = self.record
+        for place, pod, why in to_relieve(self.job, self.seen, self.here):
+            avoid = (*self._lately(r.avoid), pod.node)
+            self.writes.append(MakePod(place, r.wave, "", avoid, r.floor, True, pod.name, self._lately(r.shun)))
+            self.events.append(Said("StandIn", f"another pod gets ready to take over from {pod.name}: {why}"))
 
     def _mind_launch(self) -> None:
         """From now on a pod that is missing is one that was lost."""
@@ -431,7 +411,9 @@ class _Draft:
             if self.word.type != RUNNING:
                 self.word = Word(RUNNING, "JobRunning", f"Job {self.job.key} is running.")
         elif self.word.type not in (RUNNING, RESTARTING):
-            self.word = self._created(ready)
+            self.word, again_s = waiting(self.job, self.seen, self.here, self.record, ready, self.now)
+            if again_s is not None:
+                self._again(again_s)
 
     def _say_incidents(self, insight: Insight) -> None:
         if insight.incident and insight.incident != self.record.opened:
@@ -461,49 +443,6 @@ class _Draft:
 
     def _uncounted(self) -> bool:
         return any(p.phase == "Failed" for p in self.here.values())
-
-    def _created(self, ready: bool) -> Word:
-        errors, gang = self.seen.errors, self.seen.gang
-        for what, reason in FAILURES:
-            if errors.get(what):
-                return Word(CREATED, reason, errors[what])
-        if self.job.gang and gang is not None and not ready and gang.phase == "":
-            settled_s = self.now - max(gang.made_at, self.record.started_at or self.now)
-            if settled_s < SETTLE_S:
-                self._again(SETTLE_S - settled_s)
-            else:
-                text = f"PodGroup of {self.job.key} is not initialized; is the scheduler running?"
-                hint = f"kubectl get podgroup -n {self.job.namespace} shows what it says"
-                return Word(CREATED, "PodGroupNotInitialized", f"{text} {hint}")
-        if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
-            return self._pending(gang.text or "cluster resource is not enough")
-        waiting = [p for p in self.here.values() if p.phase == "Pending" and not p.node]
-        unplaced = next((p for p in waiting if p.text), None)
-        if len(self.here) < self.job.total:
-            return self._just_created()
-        if unplaced is None:
-            return self._just_created() if not waiting else self._unseen(waiting)
-        if self.job.gang:
-            return self._pending(unplaced.text)
-        created = self._just_created()
-        return replace(created, message=f"{created.message} Pod {unplaced.name} has no node: {unplaced.text}")
-
-    def _unseen(self, waiting: list[PodSeen]) -> Word:
-        """All pods are there, and no scheduler has said a word about those without a node."""
-        created, silent_s = self._just_created(), self.now - max(p.made_at for p in waiting)
-        if silent_s < UNSEEN_S:
-            self._again(UNSEEN_S - silent_s)
-            return created
-        names = " or ".join(sorted({p.scheduler for p in waiting}))
-        text = f"Pod {waiting[0].name} has no node, and no scheduler has looked at it; "
-        text += f"is the one called {names} running?"
-        return replace(created, message=f"{created.message} {text}")
-
-    def _pending(self, why: str) -> Word:
-        return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")
-
-    def _just_created(self) -> Word:
-        return Word(CREATED, "JobCreated", f"Job {self.job.key} is created.")
 
     # ------------------------------------------------------------------------------------------ small parts
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onward.core.board import Board
-from onward.core.candidates import Door
+from onward.core.candidates import Reserve
 from onward.core.gang import NOT_ENOUGH_RESOURCES, Allowance, Gang, Outcome, attempt, could_ever
 
 PATIENCE_S = 120.0
@@ -77,15 +77,15 @@ def take_turns(
 ) -> list[Outcome]:
     """Try every gang once, in its turn. What was placed is on the board."""
     memory = memory or Memory()
-    doors: list[Door] = []
+    reserves: list[Reserve] = []
     outcomes = []
     shapes: dict[object, Outcome] = {}
     for gang in _in_order(board, list(gangs), queues):
-        outcome = _one(board, gang, queues, doors, memory, shapes)
+        outcome = _one(board, gang, queues, reserves, memory, shapes)
         outcomes.append(outcome)
         lacks = outcome.reason == NOT_ENOUGH_RESOURCES and outcome.blocked and not gang.broken
         if lacks and now - gang.since >= patience_s and not could_ever(board, gang):
-            doors.append(Door(gang.key, tuple(outcome.blocked), outcome.scarce))
+            reserves.append(Reserve(gang.key, tuple(outcome.blocked), outcome.scarce))
     memory.forget_all_but(outcome.gang.key for outcome in outcomes if outcome.waits)
     return outcomes
 
@@ -94,14 +94,14 @@ def _one(
     board: Board,
     gang: Gang,
     queues: Mapping[str, Queue],
-    doors: Sequence[Door],
+    reserves: Sequence[Reserve],
     memory: Memory,
     shapes: dict[object, Outcome],
 ) -> Outcome:
     queue = queues.get(gang.queue) if gang.queue else None
     if gang.queue and (queue is None or not queue.open) and not gang.broken:
         return _no_queue(gang, queue)
-    names = tuple(door.gang for door in doors)
+    names = tuple(reserve.gang for reserve in reserves)
     terms = (gang.missing, gang.min_member, dict(gang.min_task), gang.queue, gang.started)
     state = (board.gains, names, terms, tuple(gang.pending))
     known = memory.recall(gang.key, state)
@@ -116,7 +116,7 @@ def _one(
         outcome = Outcome(gang, {}, {wish.key: why for wish in gang.pending}, like.reason, like.message)
         outcome.could, outcome.scarce, outcome.blocked = like.could, like.scarce, like.blocked
     else:
-        outcome = attempt(board, gang, doors, allowance)
+        outcome = attempt(board, gang, reserves, allowance)
     if outcome.waits and not allowance.refused:
         memory.keep(gang.key, state, outcome)
         if shape is not None and outcome.reason == NOT_ENOUGH_RESOURCES:
@@ -131,7 +131,7 @@ def _one(
     return outcome
 
 
-def _shape(gang: Gang, doors: tuple[str, ...], guarded: Iterable[str]) -> object | None:
+def _shape(gang: Gang, reserves: tuple[str, ...], guarded: Iterable[str]) -> object | None:
     """Gangs of one shape that have nothing yet are alike for the board; None: it has something of its own."""
     first = gang.pending[0] if gang.pending else None
     if first is None or gang.held or gang.started or gang.min_task or first.company or first.particular:
@@ -141,7 +141,7 @@ def _shape(gang: Gang, doors: tuple[str, ...], guarded: Iterable[str]) -> object
         if own or wish.company or (wish.needs, wish.site, wish.ports) != (first.needs, first.site, first.ports):
             return None
     like = (first.site, first.needs, first.ports, first.namespace)
-    return (*like, len(gang.pending), gang.min_member, gang.queue, doors)
+    return (*like, len(gang.pending), gang.min_member, gang.queue, reserves)
 
 
 def _no_queue(gang: Gang, queue: Queue | None) -> Outcome:

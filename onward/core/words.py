@@ -1,8 +1,13 @@
-"""Numbers of ranks and nodes, as people say them."""
+"""Numbers of ranks and nodes, and times, as people say them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
+
+_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)"
+_PART = re.compile(_NUMBER + "(min|s|m|h|d)")
 
 
 def listed(numbers: Iterable[int]) -> str:
@@ -23,3 +28,13 @@ def all_ranks(count: int) -> str:
 def counted(number: int, what: str) -> str:
     """`1 step`, `2 steps`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def read_time(text: str) -> float | None:
+    """`60`, `90s`, `5m`, `1h30m`, `1d` in seconds; None when it is no time."""
+    text = text.strip()
+    if re.fullmatch(_NUMBER, text):
+        return float(text)
+    if not text or _PART.sub("", text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))

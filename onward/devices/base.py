@@ -38,7 +38,6 @@ class Vendor:
     """One kind of device."""
 
     name: str  # as in torch.device(name)
-    torch_backend: str  # of torch.distributed
     visible_devices_env: str  # limits which devices a process sees; empty where there is none
     device_files: str  # a glob below /dev with one file for each device; empty where there is none
     error_patterns: tuple[ErrorPattern, ...]

@@ -6,7 +6,6 @@ from onward.devices.base import Vendor, communication
 
 VENDOR = Vendor(
     name="cpu",
-    torch_backend="gloo",
     visible_devices_env="",
     device_files="",
     error_patterns=(

@@ -14,7 +14,6 @@ _XID = r"\bxid\b(?: \([^)\n]{0,40}\))?[:= ]{1,3}"
 
 VENDOR = Vendor(
     name="cuda",
-    torch_backend="nccl",
     visible_devices_env="CUDA_VISIBLE_DEVICES",
     device_files="nvidia[0-9]*",
     error_patterns=(

@@ -12,7 +12,6 @@ _CODE = r"(?:code|\bret)\b\W{0,4}(?:is\b\W{0,4})?"  # "error code is ...", "retC
 
 VENDOR = Vendor(
     name="npu",
-    torch_backend="hccl",
     visible_devices_env="ASCEND_RT_VISIBLE_DEVICES",
     device_files="davinci[0-9]*",
     error_patterns=(

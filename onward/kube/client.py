@@ -23,7 +23,6 @@ log = get_logger("kube.client")
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
 
 REQUEST_S = 30.0

@@ -100,7 +100,7 @@ async def work(queue: WorkQueue, handle: Callable[[str], Awaitable[None]], worke
             except OnwardError as e:
                 log.info("%s: %s; again later", key, e)
                 queue.retry(key, getattr(e, "retry_after_s", None) or 0.0)
-            except Exception:
+            except Exception:  # one key that cannot be handled must not keep the others waiting
                 log.exception("%s: not expected; again later", key)
                 queue.retry(key)
             finally:

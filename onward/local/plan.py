@@ -133,7 +133,9 @@ def _file(path: Path) -> Any:
 
     try:
         return yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as e:
+    except OSError as e:
+        raise UsageError(f"--node-file {path} cannot be read: {e.strerror}") from e
+    except yaml.YAMLError as e:
         raise UsageError(f"--node-file {path}: {e}") from e
 
 

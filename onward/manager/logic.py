@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.core.checkpoints import Grant, publishable
 from onward.core.conditions import Condition
-from onward.core.facts import FaultReport, RankFacts, Stage
+from onward.core.facts import FaultReport, RankFacts
 from onward.core.incident import Incident
 from onward.core.job import OVER, Job, Phase, age, node_of
 from onward.core.membership import Member, Outlook, nobody_left
@@ -16,6 +16,7 @@ from onward.core.saving import savers
 from onward.core.standby import Ahead, to_prepare
 from onward.core.succession import overtaken, resumed
 from onward.manager.bulletin import Bulletin
+from onward.manager.lost import Lost
 from onward.manager.office import claim
 from onward.manager.orders import Draft, Mandate, draft, lost_ranks, orders
 from onward.manager.pace import Pace
@@ -61,6 +62,7 @@ class ManagerLogic:
         self._grant: Grant | None = None
         self._savers: dict[int, int] = {}
         self._bulletin = Bulletin(settings.rules, settings.wall_s)
+        self._lost = Lost(settings, self._roll, self._bulletin)
         self._pace = Pace()
         self._conditions: list[Condition] = []
         self._ahead: Ahead = {}
@@ -71,6 +73,8 @@ class ManagerLogic:
         self._lacking_since: float | None = None  # without a majority
         self._over_at: float | None = None
         self._verdict_given = settings.nodes == 1
+        self._known: list[Member] = []  # see `members`
+        self._known_of: Job | None = None
         self.changed_job = False
 
     # ------------------------------------------------------------------------------------------ facts in
@@ -209,9 +213,6 @@ class ManagerLogic:
         lost = ", ".join(dict.fromkeys(m.name for e in newest.voters for m in e.members))
         return f"all who knew where it was are gone ({lost})"
 
-    _known: list[Member] = []
-    _known_of: Job | None = None
-
     def _recorded(self) -> list[Job]:
         jobs = []
         for record in list(self._records):
@@ -261,7 +262,7 @@ class ManagerLogic:
             self._keep(job, now)
         for text in over:
             self._note(text)
-        self._look_for_lost_nodes(now)
+        self.facts |= self._lost.ranks(self.job, self.facts, now)
         self._look_for_hangs(now)
         for text in self._pace.judge(self.job, now, self._bulletin.time_of_day(now)):
             self._note(text)
@@ -346,7 +347,7 @@ class ManagerLogic:
         ]
         sub_health = self.sub_health(now)
         return Outlook(
-            deaf=self._deaf(now),
+            deaf=self._lost.deaf(job, now),
             here=self._bulletin.fit(job, self._roll.here(now), sub_health, now),
             following=frozenset(following),
             gone=frozenset(self._roll.gone),
@@ -394,50 +395,10 @@ class ManagerLogic:
         grant = publishable(self._roll.parts(job), job.generation, job.ranks)
         return grant, savers(job, self.facts) if job.phase is Phase.SAVING else {}
 
-    def _deaf(self, now: float) -> bool:
-        assert self.job is not None  # who is lost will not be heard again
-        return any(not self._why_lost(m, now) for m in self._roll.quiet(self.job, now))
-
-    def _look_for_lost_nodes(self, now: float) -> None:
-        """The ranks of a node that is gone, leaves, or has been silent for long, are lost with it."""
-        job = self.job
-        assert job is not None
-        for node, m in enumerate(job.places):
-            why = self._why_lost(m, now) if m is not None else ""
-            if m is None or not why:
-                continue
-            text = f"node {node}, {m.name}: {why}"
-            for rank in [r for r in range(job.world_size) if node_of(job, r) == node]:
-                number = job.incarnations[rank]
-                old = self.facts.get(rank, RankFacts(rank, node, number))
-                if old.incarnation == number and old.ended_well:
-                    continue  # its rank had ended well: nothing of it is lost
-                since = 0.0 if m.id in self._roll.gone else self._roll.silence(m, now)
-                if m.id not in self._roll.seen:  # it went while nobody was in office: the others have stood since then
-                    since = max(since, self._roll.times().still_s)
-                fault = FaultReport("node", rank, number, step=old.progress.step, text=text, at=now, since_s=since)
-                self.facts[rank] = replace(
-                    old, incarnation=number, stage=Stage.EXITED, fault=fault, local_steps=(), memory=(), kept=()
-                )
-
-    def _why_lost(self, m: Member, now: float) -> str:
-        assert self.job is not None
-        if m.id in self._roll.gone:
-            return "its process is gone"
-        if self._roll.leaves(self.job, m.id, now):
-            return "it was told to leave"
-        separated = self._bulletin.why_separated(self.job, m.id, now)
-        if separated:
-            return separated
-        silent = self._roll.silence(m, now)
-        if silent > self.settings.node_timeout_s and self.settings.nodes > 1:
-            return f"no sign of life for {silent:.1f} s"
-        return ""
-
     def _look_for_hangs(self, now: float) -> None:
         job = self.job
         assert job is not None
-        for f in self._watch.look(job, self.facts, self._roll.late_s(), self._deaf(now), now):
+        for f in self._watch.look(job, self.facts, self._roll.late_s(), self._lost.deaf(job, now), now):
             home = job.places[node_of(job, f.rank)]
             if home is not None:
                 self.out.append((home.id, CaptureStacks(rank=f.rank, incarnation=f.incarnation)))

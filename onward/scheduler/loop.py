@@ -256,7 +256,7 @@ class Scheduler:
             bound = await self._bind_all(gang, members, outcome.nodes)
         except (ApiError, Unreachable) as e:
             log.info("gang %s: %s; again soon", gang.key, e)
-        except Exception:
+        except Exception:  # what is not bound has to be given back all the same
             log.exception("binding gang %s", gang.key)
         del self._binding[gang.key]
         for key in members.keys() - bound:

@@ -14,7 +14,8 @@ from onward.log import get_logger
 from onward.train.waits import Waits
 from onward.wire.frames import FrameReader, decode, greet_server_blocking, pack
 from onward.wire.identity import Identity
-from onward.wire.messages import KeepSlot, SlotKept, encoder, to_peer
+from onward.wire.messages import encoder
+from onward.wire.peers import KeepSlot, SlotKept, to_peer
 
 log = get_logger("onward.train")
 WAIT_S = 2.0

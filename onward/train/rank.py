@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from onward.core.facts import FaultReport, Scope, Stage
@@ -21,10 +20,10 @@ from onward.train.link import Link
 from onward.train.local import LocalState
 from onward.train.partner import Partner
 from onward.train.protected import Protected
+from onward.train.settings import RankSettings
 from onward.train.store import LinkStore
 from onward.train.transaction import Transaction
 from onward.train.transfer import Server
-from onward.wire.identity import Identity
 from onward.wire.messages import Report
 from onward.wire.page import Page
 
@@ -32,14 +31,14 @@ from onward.wire.page import Page
 class Rank:
     """Shared by all that runs the loop. One per process."""
 
-    def __init__(self, link: Link, timeout_s: float, device: str | None, backend: str | None) -> None:
+    def __init__(self, link: Link, settings: RankSettings) -> None:
         me = link.welcome
         self.index, self.world_size, self.incarnation = me.rank, me.world_size, me.incarnation
         self.members = tuple(range(me.world_size))  # ranks that take part now
         self.elastic = me.elastic
-        self.device = pick_device(device, me.local_rank)
+        self.device = pick_device(settings.device, me.local_rank)
         self.link = link
-        self.identity = Identity.from_environment()
+        self.identity = settings.identity
         self.page = Page(me.page)
         self.spare = me.spare
         self._scope = Scope.SETUP
@@ -52,11 +51,10 @@ class Rank:
         self.pending_fault: FaultReport | None = None  # to be reported at the fence
         self.loadable: tuple[int, ...] = ()
         self.partly: tuple[int, ...] = ()
-        self.groups = Groups(LinkStore(link, lambda: self.generation), me.address, timeout_s)
+        self.groups = Groups(LinkStore(link, lambda: self.generation), me.address, settings.timeout_s)
         self.groups.accelerated = self.device.type != "cpu"
         self.groups.devices = [self.device]
-        local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self.groups.backends = choose(backend, self.device, me.local_rank, local_world)
+        self.groups.backends = choose(settings.backend, self.device, me.local_rank, settings.local_world)
         self.ahead = Ahead(self.groups, link)
         self.protected = Protected(Buckets(self.groups))
         self.partner = Partner(self.identity, me.rank, me.attempt, self.groups.waits)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
-import sys
 from typing import Any
 
 import torch.distributed as dist
@@ -17,6 +15,7 @@ from onward.train.joining import join
 from onward.train.link import Link
 from onward.train.loop import Loop
 from onward.train.rank import Rank
+from onward.train.settings import RankSettings, read_settings
 from onward.train.step import Section, Steps
 from onward.train.transaction import note_zero_grad
 
@@ -32,27 +31,21 @@ def start(timeout_s: float = 1800.0, device: str | None = None, backend: str | N
         raise UsageError(
             "torch.distributed is initialised already; call onward.init() instead of init_process_group, it does both"
         )
-    path = os.environ.get("ONWARD_SOCKET")
-    if not path:
-        raise UsageError(
-            "this process was not started by `onward run`; start the script with "
-            f"`onward run --nproc-per-node N {os.path.basename(sys.argv[0] or 'script.py')}`"
-        )
+    settings = read_settings(timeout_s, device, backend)
     as_on_screen()
-    link = Link(path, bytes.fromhex(os.environ["ONWARD_TOKEN"]), int(os.environ["ONWARD_PROCESS"]))
-    _run = Run(link, timeout_s, device, backend or os.environ.get("ONWARD_BACKEND"))
+    _run = Run(Link(settings.socket, settings.identity.token, settings.process), settings)
     return _run
 
 
 class Run:
     """This rank's part in the job."""
 
-    def __init__(self, link: Link, timeout_s: float, device: str | None, backend: str | None) -> None:
+    def __init__(self, link: Link, settings: RankSettings) -> None:
         me = link.welcome
         self.rank, self.local_rank, self.world_size = me.rank, me.local_rank, me.world_size
         self.incarnation = me.incarnation
         self.elastic = me.elastic
-        self._rank = Rank(link, timeout_s, device, backend)
+        self._rank = Rank(link, settings)
         self.device = self._rank.device
         self._loop = Loop(self._rank)
         self._used_steps = False

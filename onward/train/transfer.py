@@ -35,7 +35,6 @@ class Want(msgspec.Struct, frozen=True):
     """A receiver's question."""
 
     generation: int
-    direct: bool  # it will read our memory itself
 
 
 class _Iovec(ctypes.Structure):
@@ -126,7 +125,7 @@ def fetch(
         channel = Channel(sock, interrupted, deadline)
         nonce = channel.receive(MAX_HELLO)
         channel.send(proof(identity.token, nonce))
-        channel.send(msgspec.msgpack.encode(Want(generation, True)))
+        channel.send(msgspec.msgpack.encode(Want(generation)))
         manifest = msgspec.msgpack.decode(channel.receive(MAX_FRAME), type=Manifest)
         targets = protected.targets(manifest)
         host_side = [host_twin(t.detach()) for t in targets]
@@ -153,7 +152,6 @@ class Channel:
         self._sock = sock
         self._interrupted = interrupted
         self._deadline = deadline
-        self._frames: list[bytes] = []
 
     def _check(self) -> None:
         if self._interrupted():

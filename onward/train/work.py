@@ -87,7 +87,7 @@ class GroupWork(dist.Work):
         try:
             result()
             failed = False
-        except Exception as e:
+        except Exception as e:  # each library raises its own
             self._generation.fail(str(e))
             failed = True
         self._generation.ended(self)

@@ -1,4 +1,4 @@
-"""Every message between the processes of one job.
+"""The messages between rank, agent, manager and operator of one job.
 
 Two conversations, both made of levels rather than changes, so that a lost, repeated or late message does no harm:
 an agent tells the manager all it knows (`AgentFacts`), the manager tells the agent all it wants (`Orders`); a rank
@@ -19,7 +19,6 @@ from onward.core.incident import Incident
 from onward.core.intake import Notice
 from onward.core.membership import Member
 from onward.core.published import Published
-from onward.wire.view import Fired, JobView
 
 Want = Literal["start", "form", "run", "pause", "save", "finish", "leave", "stop"]
 # A string in Python, but refused when it is decoded unless it is one of the words.
@@ -285,67 +284,6 @@ class CaptureStacks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     incarnation: int
 
 
-# ---------------------------------------------------------------------------------- agent and agent
-
-
-class PeerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """First word of an agent to another: its requests follow on this connection."""
-
-    agent: str
-
-
-class PeerStore(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A store request of one of the sender's ranks."""
-
-    process: int
-    request: StoreRequest
-
-
-class PeerReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    process: int
-    reply: StoreReply
-
-
-class KeepLog(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Keep this for a rank of the sender's: the result of a collective before its first step."""
-
-    attempt: int
-    rank: int
-    index: Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
-    data: bytes
-
-
-class KeepSlot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A rank asks the agent of another node to keep its local state. Answered with the step, when it is safe."""
-
-    attempt: int
-    rank: int
-    generation: int
-    index: Annotated[int, msgspec.Meta(ge=0, lt=2)]
-    step: int
-    data: bytes
-
-
-class SlotKept(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    step: int
-
-
-class FetchKept(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An agent that takes over a place asks for what was kept for one of its ranks."""
-
-    attempt: int
-    rank: int
-
-
-class Kept(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """All that is kept for a rank: slot -> bytes, and its log."""
-
-    attempt: int
-    rank: int
-    slots: dict[int, bytes] = {}
-    log: list[bytes] = []
-
-
 # ---------------------------------------------------------------------------------- rank and agent
 
 
@@ -460,43 +398,13 @@ class Inject(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     injection: Injection
 
 
-# ---------------------------------------------------------------------------------- people and agent
-
-
-class ControlRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What `onward status`, `chaos` and `fault` ask of a running job. Stands where a rank would say Hello."""
-
-    op: Literal["status", "inject", "fault"]
-    injections: list[Injection] = []  # the agent gives them numbers of its own
-    notice: Notice | None = None  # for the manager, about published faults
-
-
-class ControlReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer to any ControlRequest: how the job stands, after doing what was asked."""
-
-    error: str  # why it was not done; empty when it was
-    view: JobView | None = None
-    incidents: list[Incident] = []  # the latest, an open one last
-    open: bool = False  # the last of them is not over
-    fired: list[Fired] = []
-    injected: list[int] = []  # the numbers that were given
-    answer: FaultAnswer | None = None  # the manager's, to a notice
-
-
 FromRank = Hello | Report | Plan | Copied | Recorded | StoreRequest | Injected
 ToRank = Welcome | RankOrder | StoreReply | Inject
 FromAgent = AgentFacts | FaultRequest | DieAfter | ClusterFacts | Elsewhere
 FromManager = JobFacts | Orders | Refused | IncidentNote | Note | CaptureStacks | Beat | FaultAnswer | Elsewhere
-FromPeer = PeerHello | PeerStore | KeepLog | KeepSlot | FetchKept
-ToPeer = PeerReply | SlotKept | Kept
 
 encoder = msgspec.msgpack.Encoder()
 from_rank = msgspec.msgpack.Decoder(FromRank)
 to_rank = msgspec.msgpack.Decoder(ToRank)
 from_agent = msgspec.msgpack.Decoder(FromAgent)
 from_manager = msgspec.msgpack.Decoder(FromManager)
-from_peer = msgspec.msgpack.Decoder(FromPeer)
-to_peer = msgspec.msgpack.Decoder(ToPeer)
-first_word = msgspec.msgpack.Decoder(Hello | ControlRequest)
-from_control = msgspec.msgpack.Decoder(ControlRequest)
-to_control = msgspec.msgpack.Decoder(ControlReply)

@@ -20,8 +20,6 @@ from onward.wire.messages import (
     Hello,
     Injected,
     Injection,
-    KeepLog,
-    KeepSlot,
     Orders,
     RankOrder,
     Recorded,
@@ -30,6 +28,7 @@ from onward.wire.messages import (
     StoreRequest,
     Welcome,
 )
+from onward.wire.peers import KeepLog, KeepSlot
 
 
 def agent(spares: str = "none", **more: object) -> AgentLogic:

@@ -19,6 +19,7 @@ def test_help_lists_every_verb_and_the_exit_codes(capsys: pytest.CaptureFixture[
         assert f"\n  {verb} " in text
     assert "128+n" in text
     assert "the job failed" in text
+    assert "..." not in text.partition("Jobs:")[2], "each verb is told in a whole sentence"
 
 
 def test_no_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,6 +39,11 @@ def test_an_unknown_verb_gets_a_did_you_mean(typed: str, meant: str, capsys: pyt
 def test_a_script_in_place_of_a_verb_is_told_how_to_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train.py", "--lr", "1"]) == 2
     assert "write: onward run train.py" in capsys.readouterr().err
+
+
+def test_an_option_like_another_gets_a_did_you_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--versoin"]) == 2
+    assert "Did you mean '--version'?" in capsys.readouterr().err
 
 
 def test_a_verb_like_nothing_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,13 @@ def test_what_the_launcher_logs_is_told_as_a_note() -> None:
     assert logging.getLogger("onward").handlers == before
 
 
+def test_a_level_that_is_none_is_told_and_ends_nothing() -> None:
+    env = {**os.environ, "ONWARD_LOG": "loud"}
+    p = subprocess.run([sys.executable, "-c", RANK], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert "ONWARD_LOG=loud is no level: DEBUG, INFO, WARNING and ERROR are" in p.stderr
+    assert "no checkpoint of step 20" in p.stderr, "as where nothing is set"
+
+
 def test_an_incident_in_the_events_log_is_told_once_and_ends_with_the_reason(tmp_path: Path) -> None:
     diary = Diary(PlainScreen(quiet=True), tmp_path / "events.log")
     killed = FaultReport("signal", 2, 1, step=50, text="SIGKILL")

@@ -88,6 +88,15 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found == [(5, "InvalidFramework"), (26, "InvalidContainer"), (1, "Unreadable")]
 
 
+def test_a_file_that_is_not_there_may_have_been_meant_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(GOOD)
+    (typo,), (lost,) = (list(check_file(str(tmp_path / name))) for name in ("jbo.yaml", "there/job.yaml"))
+    assert typo.message == f"there is no such file; did you mean {tmp_path}/job.yaml?"
+    assert lost.message == f"there is no such file; there is no directory {tmp_path}/there"
+    (tmp_path / "job.yaml").write_bytes(b"kind: \xff")
+    assert "it is not a text in UTF-8" in next(check_file(str(tmp_path / "job.yaml"))).message
+
+
 def test_aliases_that_grow_without_end(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from test_losses import ALL, CRASHED, GRACE, JOB, LOST, NODES, PODS, SEEN
+from cluster import CREATED, GOING, NEW, NOW, RUNNING, dropped, made, state
+from test_losses import ALL, CRASHED, GRACE, JOB, LOST, NODES, PODS
 
 from onward.core.jobs import (
     DropGang,
@@ -19,35 +20,9 @@ from onward.core.jobs import (
     NodeSeen,
     Plan,
     PodSeen,
-    Record,
-    Seen,
     Word,
 )
-from onward.core.reconcile import FENCE_S, UNSEEN_S, decide
-
-NOW = 1000.0
-GANG = Gang("Running")
-RUNNING = Word("Running", "JobRunning", "Job ns/job is running.")
-CREATED = Word("Created", "JobCreated", "Job ns/job is created.")
-GOING = replace(SEEN, gang=GANG, word=RUNNING, record=replace(SEEN.record, started_at=900.0, told=1))
-NEW = Seen(nodes=NODES)
-
-
-def kinds(plan: Plan) -> list[str]:
-    return [type(w).__name__ for w in plan.writes]
-
-
-def made(plan: Plan) -> list[tuple[str, int]]:
-    return [w.place for w in plan.writes if isinstance(w, MakePod)]
-
-
-def dropped(plan: Plan) -> list[str]:
-    return [w.name for w in plan.writes if isinstance(w, DropPod)]
-
-
-def state(plan: Plan) -> tuple[str, str]:
-    assert plan.word is not None
-    return plan.word.type, plan.word.reason
+from onward.core.reconcile import FENCE_S, decide
 
 
 def test_a_new_job_is_first_given_its_surroundings() -> None:
@@ -55,42 +30,6 @@ def test_a_new_job_is_first_given_its_surroundings() -> None:
     assert plan.writes == (MakeSecret(), MakeService(), MakeGang())
     assert state(plan) == ("Created", "JobCreated")
     assert plan.record.started_at == NOW
-
-
-def test_pods_wait_for_the_gang() -> None:
-    there = replace(NEW, secret=True, service=True, record=Record(started_at=NOW), word=CREATED)
-    young = decide(JOB, replace(there, gang=Gang("")), NOW + 1)
-    assert state(young) == ("Created", "JobCreated")
-    assert young.again_s is not None
-    silent = decide(JOB, replace(there, gang=Gang("")), NOW + 60)
-    assert state(silent) == ("Created", "PodGroupNotInitialized")
-    pending = decide(JOB, replace(there, gang=Gang("Pending", "3 cpu missing")), NOW)
-    assert state(pending) == ("Created", "PodGroupPending")
-    assert pending.word is not None
-    assert "3 cpu missing" in pending.word.message
-    assert not made(young) + made(silent) + made(pending)
-    assert len(made(decide(JOB, replace(there, gang=Gang("Inqueue")), NOW))) == 3
-    assert len(made(decide(replace(JOB, gang=False), there, NOW))) == 3
-
-
-def test_why_pods_that_were_made_find_no_place_is_said() -> None:
-    text = "0/3 nodes are available: 3 node(s) didn't match node selector"
-    pods = tuple(replace(p, phase="Pending", node="", text=text) for p in PODS)
-    plan = decide(JOB, replace(GOING, word=CREATED, pods=pods, gang=Gang("Inqueue")), NOW)
-    assert state(plan) == ("Created", "PodGroupPending")
-    assert plan.word is not None
-    assert plan.word.message.endswith(text)
-    alone = decide(replace(JOB, gang=False), replace(GOING, word=CREATED, pods=pods), NOW)
-    assert alone.word == replace(CREATED, message=f"{CREATED.message} Pod {PODS[0].name} has no node: {text}")
-    placed = replace(GOING, word=plan.word, pods=tuple(replace(p, phase="Pending") for p in PODS))
-    assert state(decide(JOB, placed, NOW)) == ("Created", "JobCreated")
-
-
-def test_what_could_not_be_written_is_said() -> None:
-    there = replace(NEW, secret=True, record=Record(started_at=NOW), word=CREATED)
-    for what, reason in (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed")):
-        plan = decide(JOB, replace(there, errors={what: "no"}), NOW)
-        assert state(plan) == ("Created", reason)
 
 
 def test_running_means_that_all_run() -> None:
@@ -298,15 +237,6 @@ def test_which_pod_it_was_is_said_where_the_words_of_the_state_do_not() -> None:
     assert [e.reason for e in decide(JOB, replace(GOING, pods=PODS[:2]), NOW).events] == ["jobRestarting"]
 
 
-def test_why_a_pod_that_replaces_another_has_no_node_is_said() -> None:
-    waits = replace(PODS[2], wave=1, phase="Pending", node="", text="0/3 nodes are available: 3 Insufficient cpu.")
-    word, record = Word("Restarting", "jobRestarting", "x"), replace(GOING.record, wave=1)
-    seen = replace(GOING, pods=(*PODS[:2], waits), word=word, record=record)
-    plan = decide(replace(JOB, keeps_others=True), seen, NOW)
-    told = next(e for e in plan.extras if e.type == "GangScheduled")
-    assert told.message == "2 of 3 pods have a node; 0/3 nodes are available: 3 Insufficient cpu."
-
-
 def test_the_time_after_the_end() -> None:
     assert DropJob() not in _after_end("Failed", "None", None, NOW - 1e6).writes
     waits = _after_end("Failed", "None", 10, NOW - 4)
@@ -387,19 +317,6 @@ def test_a_new_template_leaves_pods_alone_that_have_a_node() -> None:
     assert state(plan)[0] == "Running", "the state says what is lost, and nothing is"
 
 
-def test_pods_that_no_scheduler_looks_at_are_told_of() -> None:
-    waiting = tuple(replace(p, phase="Pending", node="", made_at=NOW, scheduler="nobody") for p in PODS)
-    seen = replace(GOING, word=CREATED, pods=waiting, gang=Gang("Inqueue"))
-    early = decide(JOB, seen, NOW + 1)
-    assert (early.word, early.again_s) == (CREATED, UNSEEN_S - 1)
-    late = decide(JOB, seen, NOW + UNSEEN_S)
-    assert state(late) == ("Created", "JobCreated")
-    assert late.word is not None
-    assert "no scheduler has looked at it; is the one called nobody running?" in late.word.message
-    looked_at = replace(seen, pods=tuple(replace(p, text="0/3 nodes are available") for p in waiting))
-    assert state(decide(JOB, looked_at, NOW + UNSEEN_S)) == ("Created", "PodGroupPending")
-
-
 def test_that_a_new_template_waits_for_new_pods_is_said_once() -> None:
     seen = replace(GOING, generation=2, pods=tuple(replace(p, outdated=True) for p in PODS))
     plan = decide(JOB, seen, NOW)
@@ -410,52 +327,6 @@ def test_that_a_new_template_waits_for_new_pods_is_said_once() -> None:
     assert decide(JOB, replace(seen, record=plan.record), NOW).events == ()
     other = replace(seen, record=replace(seen.record, shape="Master=1,Worker=1"))
     assert [e.reason for e in decide(JOB, other, NOW).events] == ["jobRestarting"], "all are made anew at once"
-
-
-def test_the_service_leads_to_the_stand_in_of_the_leader_when_the_old_pod_is_gone() -> None:
-    job = replace(JOB, hot_switch=True, leader=("Master", 0))
-    old = replace(PODS[0], place=None, index="0")
-    new = replace(PODS[0], name=f"{old.name}-hot", uid="hot", index="0-hot")
-    rest = tuple(replace(p, index=str(i)) for i, p in enumerate(PODS[1:]))
-    insight = Insight(placed=frozenset(p.uid for p in (new, *rest)))
-    both = replace(GOING, pods=(old, new, *rest), insight=insight, leads_to="0")
-    assert not any(isinstance(w, MakeService) for w in decide(job, both, NOW).writes)
-    alone = replace(both, pods=(new, *rest))
-    assert MakeService("0-hot") in decide(job, alone, NOW).writes
-    assert decide(job, replace(alone, leads_to="0-hot"), NOW).writes == ()
-    bare = replace(alone, pods=(replace(new, index=""), *rest))
-    assert decide(job, bare, NOW).writes == (), "somebody has taken its label: that is put back first"
-    anew = replace(alone, pods=(replace(PODS[0], index="0"), *rest), leads_to="0-hot")
-    assert MakeService("0") in decide(job, anew, NOW).writes, "and to whom takes its place in turn"
-
-
-def test_beside_a_pod_that_ails_another_gets_ready() -> None:
-    job, ails = replace(JOB, hot_switch=True), PODS[1]
-    insight = Insight(placed=frozenset(p.uid for p in PODS), ailing={ails.uid: "its fan"})
-    seen = replace(GOING, insight=insight)
-    plan = decide(job, seen, NOW)
-    stand_in = MakePod(("Worker", 0), seen.record.wave, "", (ails.node,), seen.record.floor, True, ails.name)
-    assert plan.writes == (stand_in,)
-    assert state(plan)[0] == "Running"
-    assert decide(JOB, seen, NOW).writes == (), "only where it was asked for"
-    assert decide(replace(job, fault_scheduling="off"), seen, NOW).writes == ()
-    ready = PodSeen(None, f"{ails.name}-hot", "hot", seen.record.wave, "Running", "n9", stands_in=("Worker", 0))
-    beside = replace(seen, pods=(*PODS, ready))
-    assert decide(job, beside, NOW).writes == (), "one is enough, and it may stay"
-    assert decide(job, replace(beside, insight=None), NOW).writes == (), "nobody can tell"
-    well = replace(beside, insight=replace(insight, ailing={}))
-    assert dropped(decide(job, well, NOW)) == [ready.name], "it is not wanted any more"
-
-
-def test_a_pod_that_was_relieved_goes_when_all_train_again() -> None:
-    job = replace(JOB, hot_switch=True)
-    old = replace(PODS[1], place=None)
-    new = replace(PODS[1], name="new", uid="new")
-    seen = replace(GOING, pods=(PODS[0], old, new, PODS[2]), insight=Insight(incident=1))
-    assert decide(job, seen, NOW).writes == (), "the manager may be in it"
-    plan = decide(job, replace(seen, insight=Insight()), NOW)
-    assert dropped(plan) == [old.name]
-    assert (plan.record.wave, plan.record.charged) == (seen.record.wave, 0), "nothing was lost"
 
 
 def test_a_job_that_is_being_deleted_is_left_alone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_recovery import Driven
+from advancing import Driven
 
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant, SavedFile, SavePart, choose_start, publishable

@@ -1,3 +1,5 @@
+"""Jobs on several nodes, each a process here."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -63,7 +63,6 @@ class Nodes:
 
     def __init__(self, tmp: Path, nodes: int, nproc: int) -> None:
         self._tmp = tmp
-        self._nproc = nproc
         self.digest = str(tmp / "state")
         self.started: list[Node] = []
         self.flags = ["--nnodes", str(nodes), "--nproc-per-node", str(nproc), "--hang-floor", "4", "-o", "json"]

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .fence import Membership
     from .following import Stream
-    from .ranks import Membership, RankProcess
+    from .ranks import RankProcess
     from .world import World
 
 MASK = (1 << 61) - 1

@@ -51,9 +51,6 @@ class SimManager:
         """A majority has followed it."""
         return self.alive and self.logic._granted and not self.logic.deposed
 
-    def hears(self, agent: str) -> bool:
-        return agent in self._peers
-
     def _tick(self) -> None:
         if not self.alive:
             return

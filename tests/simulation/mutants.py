@@ -33,10 +33,13 @@ from onward.manager.logic import ManagerLogic
 from onward.manager.office import Claim, go_on
 from onward.manager.orders import form
 from onward.manager.roll import Roll
-from onward.wire.messages import Form, KeepSlot, Orders, StoreReply, StoreRequest
+from onward.wire.messages import Form, Orders, StoreReply, StoreRequest
+from onward.wire.peers import KeepSlot
 
+from .between import Between
+from .block import Block
+from .fence import Fence
 from .following import Ended, Feed
-from .ranks import RankProcess
 from .transaction import Transaction
 
 
@@ -185,12 +188,12 @@ def _published_too_late(self: Transaction, step: int) -> Any:
     return _publish(self, step)
 
 
-def _never(self: RankProcess, *args: Any) -> bool:
+def _never(self: Any, *args: Any) -> bool:
     return False
 
 
-def _only_when_receiving(self: RankProcess, form: Form) -> bool:
-    return form.part == "receive" and form.step > self.tx.begun
+def _only_when_receiving(self: Fence, form: Form) -> bool:
+    return form.part == "receive" and form.step > self._p.tx.begun
 
 
 # ---------------------------------------------------------------------------------------------------- hot switch
@@ -266,18 +269,16 @@ MUTANTS = (
         "a replacement goes on with careful steps while the others' are light",
         *_everywhere(form, _shape_kept_from_replacements),
     ),
-    _mutant(
-        "refusal overheard", "a rank takes the refusal of the gate for its opening", (RankProcess, "_refused", _never)
-    ),
+    _mutant("refusal overheard", "a rank takes the refusal of the gate for its opening", (Block, "_refused", _never)),
     _mutant(
         "results of another stretch",
         "a rank tells others the results of an evaluation that is over",
-        (RankProcess, "_forget_old_results", _never),
+        (Between, "forget_old", _never),
     ),
     _mutant(
         "code after the block left out",
         "a rank that was given the state in a try that failed does not run what follows its last block",
-        (RankProcess, "_must_show", _only_when_receiving),
+        (Fence, "_must_show", _only_when_receiving),
     ),
     _mutant(
         "half is enough",

@@ -15,6 +15,7 @@ from onward.core.membership import Outlook, index_of, vote
 from onward.core.policy import Policy
 from onward.wire.messages import Form, Orders, StoreRequest
 
+from .copies import Copies
 from .fabric import Op, Request, mix
 from .scenario import CONTROL, NODES
 from .transaction import HALF, first_local, first_shared
@@ -38,6 +39,7 @@ class Promises:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._copies = Copies(world)
         s = world.scenario
         self._shared = [first_shared()]
         self._local = [[first_local(r)] for r in range(s.world_size)]
@@ -84,7 +86,7 @@ class Promises:
     def after_event(self) -> None:
         """Whoever changed in this event must hold what the fault-free run held at its step."""
         for p in self._touched:
-            if p.alive and p._begun and p.tx.clean:
+            if p.alive and p.holds and p.tx.clean:
                 self._check_state(p, "after an event")
         self._touched.clear()
 
@@ -141,7 +143,7 @@ class Promises:
 
     def _check_kept(self, p: RankProcess, peer: RankProcess, step: int) -> None:
         """Where another node is to keep local state, it has it, unless it was gone or cut off."""
-        keeper = peer.keeper
+        keeper = peer.partner.keeper
         if keeper is None or not keeper.running or not peer.alive or not peer.agent.running:
             return
         same = peer.membership.generation == p.membership.generation and not peer.is_spare
@@ -338,45 +340,11 @@ class Promises:
         if blamed and not self.world.scenario.loss and not any(f.kind in SLOWING for f in self.world.fired):
             self._broken(3, f"rank {blamed[0].rank} is blamed ({blamed[0].text}) although nothing was in its way")
 
-    def _members(self, job: Job) -> list[RankProcess]:
-        """The living processes that the job counts on."""
-        found = [self.world.process_of(r) for r in range(job.world_size)]
-        return [p for p in found if p is not None and p.alive and p.incarnation == job.incarnations[p.rank]]
-
     def _check_agreement(self, job: Job) -> None:
         assert job.agreement is not None
-        for p in self._members(job):
+        for p in self._copies.members(job):
             if p.committed > job.agreement.step and not p.tx.was_damaged:
                 self._broken(2, f"{p} committed {p.committed} steps, the job goes on at {job.agreement.step}")
-
-    def _complete_copy(self, job: Job) -> int:
-        """The furthest step for which a whole copy is left and that every rank can be given; -1 when there is none."""
-        members = self._members(job)
-        found = -1
-        for p in members:
-            step, clean, undo = p.tx.standing()
-            if not p._begun or p.left_loop or p.stuck or p.failing:
-                continue
-            for candidate in [step] * clean + [step - 1] * undo:
-                if candidate > found and all(self._can_reach(r, candidate, job) for r in range(job.world_size)):
-                    found = candidate
-        return found
-
-    def _can_reach(self, rank: int, step: int, job: Job) -> bool:
-        p = self.world.process_of(rank)
-        if p is not None and p.alive and p.incarnation == job.incarnations[rank] and p._begun:
-            at, clean, undo = p.tx.standing()
-            if (at == step and clean) or (undo and at - 1 == step):
-                return True
-        home = self.world.agent_of(rank)
-        if home is None:
-            return False
-        own = [kept for kept, _ in home.slots.get((rank, job.attempt), [])] if home.running else []
-        return step in own or any(a.running and step in self._kept_of(a, rank, job) for a in self.world.agents)
-
-    def _kept_of(self, agent: SimAgent, rank: int, job: Job) -> list[int]:
-        kept = agent.logic.keeper.of(rank, job.attempt)
-        return [int(data.split()[0]) for data in kept.slots.values()]
 
     def _check_restart(self, old: Job) -> None:
         """Everybody starts again: only right when nothing could be kept, or nothing is allowed to be."""
@@ -385,7 +353,7 @@ class Promises:
         s = self.world.scenario
         why = self._last_why()
         judged = " ".join(old.incident.why) if old.incident is not None else ""
-        if any(p.scope is Scope.SETUP for p in self._members(old)):
+        if any(p.scope is Scope.SETUP for p in self._copies.members(old)):
             return
         all_policies = {Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER} <= set(s.policies)
         if not all_policies and "configured" in judged + why:
@@ -397,28 +365,18 @@ class Promises:
             return
         if "times with no progress" in why and len(self.world.fired) >= IDENTICAL_LIMIT:
             return
-        if "did not come up" in why and any(p.stand_in and p.stuck for p in self._members(old)):
+        if "did not come up" in why and any(p.stand_in and p.stuck for p in self._copies.members(old)):
             return
         if "no node took the place" in why or self._cut_lately():
             return
-        left = self._complete_copy(old)
-        if left >= 0 and left <= self._newest_saved(old.world_size):
+        left = self._copies.complete(old)
+        if left >= 0 and left <= self._copies.saved(old.world_size):
             self._kept = left
             return
         if old.phase is Phase.SAVING and (self.world.scenario.disk_full or self._slow()):
             return
         if left >= 0:
             self._broken(2, f"everybody starts again ({why}) although step {left} could be kept")
-
-    def _newest_saved(self, world_size: int) -> int:
-        """The newest step that every rank could load now."""
-        found = [self.world.agent_of(r) for r in range(world_size)]
-        agents = [a for a in found if a is not None and a.running]
-        if len(agents) < world_size:
-            return -1
-        whole = {s for r, a in enumerate(agents) for s in a.loadable(r)}
-        each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in enumerate(agents)]
-        return max(set.intersection(whole, *each), default=-1)
 
     def _cut_lately(self) -> bool:
         """Who is behind a cut, or has just come back, may hold what nobody else knows of."""

@@ -14,7 +14,8 @@ from onward.agent.settings import AgentSettings
 from onward.core.checkpoints import SavedFile
 from onward.core.facts import Progress
 from onward.core.membership import Member
-from onward.wire.messages import KeepSlot, Orders, PeerReply, PeerStore, StoreReply, StoreRequest
+from onward.wire.messages import Orders, StoreReply, StoreRequest
+from onward.wire.peers import KeepSlot, PeerReply, PeerStore
 
 from .managers import Hosting
 from .offices import SimOffice
@@ -79,7 +80,6 @@ class SimAgent:
         self.office = SimOffice(self, doors)
         self.hosting = Hosting(self)
         self.alive, self.here, self.done = True, False, False
-        self.placed_until = 0.0  # when it last held a place, or had anything to end
         self._sent_at = -1.0
         self._to_rank: dict[int, float] = {}  # when the last message to a process arrives
         self._asked: dict[int, set[tuple[int, int]]] = {}  # agent -> (process, request) that it has not answered
@@ -442,8 +442,6 @@ class SimAgent:
             self.world.promises.on_given_up(self)
             self._end("gives up: nobody is in office")
             return
-        if self.logic.node >= 0 or any(p.alive for p in self.children.values()):
-            self.placed_until = w.now
         for number, p in list(self.logic.processes.items()):
             child = self.children.get(number)
             if child is not None and p.alive:

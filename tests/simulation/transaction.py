@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from .fabric import MASK, mix
+from .unwinding import NotJoined
 
 if TYPE_CHECKING:
     from .ranks import RankProcess
@@ -134,7 +135,7 @@ class Transaction:
         yield 0.0002
         self._process.world.promises.on_publish(self._process, step, self.local)
         self.slots[step % 2] = (step, self.local)
-        yield from self._process.keep_elsewhere(step, self.local)
+        yield from self._process.partner.keep(step, self.local)
 
     @property
     def begun(self) -> int:
@@ -179,8 +180,6 @@ class Transaction:
         self.was_damaged = False
 
     def _rewind(self, step: int) -> None:
-        from .ranks import NotJoined
-
         kept, value = self.slots[step % 2]
         if kept != step:
             raise NotJoined(f"the local state of step {step} is not here")

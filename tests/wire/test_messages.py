@@ -21,6 +21,7 @@ from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.core.published import Level, Published
 from onward.errors import WireError
+from onward.wire import control, peers
 from onward.wire import messages as m
 from onward.wire.frames import decode
 
@@ -59,19 +60,19 @@ EXAMPLES: list[tuple[msgspec.msgpack.Decoder[Any], Any]] = [
     (m.from_manager, m.Beat(term=3)),
     (m.from_manager, m.Elsewhere(managers=["127.0.0.1|7"])),
     (m.from_agent, m.Elsewhere(managers=["127.0.0.1|7"])),
-    (m.from_peer, m.PeerHello(agent="a")),
-    (m.from_peer, m.PeerStore(process=1, request=m.StoreRequest(id=1, generation=1, op="get", key="k"))),
-    (m.from_peer, m.KeepLog(attempt=0, rank=1, index=0, data=b"x")),
-    (m.from_peer, m.KeepSlot(attempt=0, rank=1, generation=2, index=1, step=5, data=b"x")),
-    (m.from_peer, m.FetchKept(attempt=0, rank=1)),
-    (m.to_peer, m.PeerReply(process=1, reply=m.StoreReply(id=1))),
-    (m.to_peer, m.SlotKept(step=5)),
-    (m.to_peer, m.Kept(attempt=0, rank=1, slots={0: b"x"}, log=[b"y"])),
-    (m.first_word, m.Hello(process=1, pid=2)),
-    (m.first_word, m.ControlRequest(op="status")),
-    (m.from_control, m.ControlRequest(op="inject", injections=[m.Injection(id=0, kind="kill", rank=0)])),
-    (m.from_control, m.ControlRequest(op="fault", notice=Notice(op="clear", everything=True))),
-    (m.to_control, m.ControlReply(error="no")),
+    (peers.from_peer, peers.PeerHello(agent="a")),
+    (peers.from_peer, peers.PeerStore(process=1, request=m.StoreRequest(id=1, generation=1, op="get", key="k"))),
+    (peers.from_peer, peers.KeepLog(attempt=0, rank=1, index=0, data=b"x")),
+    (peers.from_peer, peers.KeepSlot(attempt=0, rank=1, generation=2, index=1, step=5, data=b"x")),
+    (peers.from_peer, peers.FetchKept(attempt=0, rank=1)),
+    (peers.to_peer, peers.PeerReply(process=1, reply=m.StoreReply(id=1))),
+    (peers.to_peer, peers.SlotKept(step=5)),
+    (peers.to_peer, peers.Kept(attempt=0, rank=1, slots={0: b"x"}, log=[b"y"])),
+    (control.first_word, m.Hello(process=1, pid=2)),
+    (control.first_word, control.ControlRequest(op="status")),
+    (control.from_control, control.ControlRequest(op="inject", injections=[m.Injection(id=0, kind="kill", rank=0)])),
+    (control.from_control, control.ControlRequest(op="fault", notice=Notice(op="clear", everything=True))),
+    (control.to_control, control.ControlReply(error="no")),
 ]
 DECODERS = list({id(d): d for d, _ in EXAMPLES}.values())
 NAMES = [f"{type(message).__name__}" for _, message in EXAMPLES]

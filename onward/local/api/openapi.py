@@ -45,7 +45,6 @@ LIST_QUERY = (
     "pretty", "allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit", "resourceVersion",
     "resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch",
 )  # fmt: skip
-ACTIONS = {"post": "post", "put": "put", "patch": "patch", "delete": "delete", "get": "get"}
 PATCH_TYPES = (
     "application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json",
     "application/strategic-merge-patch+json",

@@ -6,6 +6,7 @@ others.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -250,8 +251,6 @@ class Registry:
 
 def version_rank(version: str) -> tuple[int, int, int, str]:
     """Kubernetes' order of versions: general availability first, newest first, then beta, then alpha."""
-    import re
-
     match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if match is None:
         return (3, 0, 0, version)

@@ -56,7 +56,6 @@ class Server:
         self.app = web.Application(client_max_size=MAX_BODY)
         self.app.router.add_route("*", "/{path:.*}", self.handle)
         self.openapi = openapi.Documents(api.registry)
-        self.watches = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -246,7 +245,6 @@ class Server:
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
         await response.prepare(request)
-        self.watches += 1
         try:
             async for line in lines:
                 await response.write(line)
@@ -254,7 +252,6 @@ class Server:
         except (ConnectionError, RuntimeError):
             pass  # the client hung up; it knows its last resource version
         finally:
-            self.watches -= 1
             await lines.aclose()
         return response
 

@@ -42,7 +42,6 @@ class Container:
         self.killing = False
         self.backoff_s = 0.0
         self.restart_at: Timer | None = None
-        self.killed_for = ""
         self._probes: list[probes.Probe] = []
         self._deadline: Timer | None = None
         self._kills = 0
@@ -96,7 +95,7 @@ class Container:
             self.last = {k: v for k, v in self.state.items() if k != "state"}
         self.restarts += 1
         self.restart_at = None
-        self.killing, self.killed_for = False, ""
+        self.killing = False
         self._forget_old_logs()
         identity = f"onward://{self.spec['pod_uid']}/{self.name}/{self.restarts}"
         self._open_message()
@@ -177,7 +176,7 @@ class Container:
         self._deadline = self._loop.after(max(0.0, grace_s), self.kill_tree)
         if self.killing:
             return
-        self.killing, self.killed_for = True, why
+        self.killing = True
         for probe in self._probes:
             if probe.kind != "readiness":
                 probe.stop()

@@ -63,7 +63,7 @@ def _fork(become: Any) -> int:
             _tell(write, str(e))
         except OSError as e:
             _tell(write, f"{e.strerror or e}" + (f": {e.filename}" if e.filename else ""))
-        except BaseException as e:
+        except BaseException as e:  # nobody but the parent can say it
             _tell(write, repr(e))
         finally:
             os._exit(127)

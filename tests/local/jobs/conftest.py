@@ -1,3 +1,5 @@
+"""Jobs in a cluster of this machine, or in any that is given."""
+
 from __future__ import annotations
 
 import os

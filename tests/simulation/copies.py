@@ -1,0 +1,63 @@
+"""The copies of the state that are really left, whatever the manager has been told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onward.core.job import Job
+
+if TYPE_CHECKING:
+    from .ranks import RankProcess
+    from .shells import SimAgent
+    from .world import World
+
+
+class Copies:
+    """In the memory of processes, with agents, and on disk."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def members(self, job: Job) -> list[RankProcess]:
+        """The living processes that the job counts on."""
+        found = [self.world.process_of(r) for r in range(job.world_size)]
+        return [p for p in found if p is not None and p.alive and p.incarnation == job.incarnations[p.rank]]
+
+    def complete(self, job: Job) -> int:
+        """The furthest step for which a whole copy is left and that every rank can be given; -1 when there is none."""
+        members = self.members(job)
+        found = -1
+        for p in members:
+            step, clean, undo = p.tx.standing()
+            if not p.holds or p.left_loop or p.stuck or p.failing:
+                continue
+            for candidate in [step] * clean + [step - 1] * undo:
+                if candidate > found and all(self._can_reach(r, candidate, job) for r in range(job.world_size)):
+                    found = candidate
+        return found
+
+    def _can_reach(self, rank: int, step: int, job: Job) -> bool:
+        p = self.world.process_of(rank)
+        if p is not None and p.alive and p.incarnation == job.incarnations[rank] and p.holds:
+            at, clean, undo = p.tx.standing()
+            if (at == step and clean) or (undo and at - 1 == step):
+                return True
+        home = self.world.agent_of(rank)
+        if home is None:
+            return False
+        own = [kept for kept, _ in home.slots.get((rank, job.attempt), [])] if home.running else []
+        return step in own or any(a.running and step in self._kept_of(a, rank, job) for a in self.world.agents)
+
+    def _kept_of(self, agent: SimAgent, rank: int, job: Job) -> list[int]:
+        kept = agent.logic.keeper.of(rank, job.attempt)
+        return [int(data.split()[0]) for data in kept.slots.values()]
+
+    def saved(self, world_size: int) -> int:
+        """The newest step that every rank could load now."""
+        found = [self.world.agent_of(r) for r in range(world_size)]
+        agents = [a for a in found if a is not None and a.running]
+        if len(agents) < world_size:
+            return -1
+        whole = {s for r, a in enumerate(agents) for s in a.loadable(r)}
+        each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in enumerate(agents)]
+        return max(set.intersection(whole, *each), default=-1)
