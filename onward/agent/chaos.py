@@ -99,7 +99,8 @@ def _injections(item: dict[str, Any], first_id: int, world_size: int, problems: 
         problems.append(f"{where}: unknown field {key!r}{did_you_mean(str(key), _FIELDS)}")
     kind = str(item.get("kind", ""))
     if kind not in KINDS:
-        problems.append(f"{where}: unknown kind {kind!r}{did_you_mean(kind, KINDS)}; one of {', '.join(KINDS)}")
+        what = f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}" if kind else "no kind is given"
+        problems.append(f"{where}: {what} (the kinds are {', '.join(KINDS)})")
     moment = str(item.get("at", "begin"))
     if moment not in MOMENTS:
         problems.append(f"{where}: at={moment!r} must be one of {', '.join(MOMENTS)}")
@@ -150,10 +151,13 @@ def _ranks(item: dict[str, Any], kind: str, world_size: int, where: str, problem
     if kind in OWN_KINDS:
         return [-1]
     given = str(item.get("rank", ""))
+    if not given:
+        problems.append(f"{where}: which rank? add rank=N, or several joined with +")
+        return []
     try:
         ranks = [int(r) for r in given.split("+")]
     except ValueError:
-        problems.append(f"{where}: rank={given!r} must be a rank, or several joined with +")
+        problems.append(f"{where}: rank={given!r} is no rank; give its number, or several joined with +")
         return []
     for r in ranks:
         if not 0 <= r < world_size:

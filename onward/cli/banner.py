@@ -82,7 +82,7 @@ def banner(outcome: Outcome, oom_killed: bool = False) -> str:
     lines += ["-" * WIDTH, f"Given up   : {root['reason']}"]
     if root["started"] > 1:
         limit = "--max-restarts N ends a job after N restarts of processes, for whatever reason"
-        lines.append(f"Started    : rank {root['rank']} {root['started']} times; {limit}")
+        lines.append(f"Started    : {root['started']} times, rank {root['rank']}; {limit}")
     if root["hint"]:
         lines.append(f"What to do : {root['hint']}")
     lines += [f"All logs   : {outcome.log_dir}", "=" * WIDTH]

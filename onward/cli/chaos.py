@@ -32,7 +32,10 @@ def chaos(words: Sequence[str], wait_s: float) -> int:
     if problems:
         raise UsageError(problems)
     job = choose(names[0] if names else None)
-    injections = list(parse_chaos(specs, job.world_size))
+    try:
+        injections = list(parse_chaos(specs, job.world_size))
+    except UsageError as e:  # here they are no values of a flag
+        raise UsageError([problem.removeprefix("--chaos ") for problem in e.problems]) from e
     control = Control(job)
     try:
         return _carry_out(job, control, injections, wait_s)

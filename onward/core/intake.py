@@ -129,12 +129,13 @@ def read_frequency(text: str) -> tuple[int, float]:
 
 
 def read_level(text: str, problems: list[str]) -> Level | None:
-    known = SAME_AS | {level.value: level for level in Level}
+    ours = {level.value: level for level in Level}
+    known = SAME_AS | ours
     if not text:
         problems.append(f"no level given; the levels are {', '.join(Level)}")
     elif text not in known:
-        names = ", ".join(Level)
-        problems.append(f"unknown level {text!r}{did_you_mean(text, known)} (the levels are {names})")
+        meant = did_you_mean(text, ours) or did_you_mean(text, known)
+        problems.append(f"unknown level {text!r}{meant} (the levels are {', '.join(Level)})")
     return known.get(text)
 
 

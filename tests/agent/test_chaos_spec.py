@@ -25,6 +25,10 @@ def problems(*specs: str) -> str:
         ("kind=kill,rank=1,step=-3", "step='-3' is not a whole number from 0 on"),
         ("kind=kill,rank=1,step=x", "step='x' is not a whole number from 0 on"),
         ("", "--chaos is empty"),
+        ("kind=kill", "which rank? add rank=N, or several joined with +"),
+        ("kind=kill,rank=one", "rank='one' is no rank; give its number"),
+        ("rank=1", "no kind is given (the kinds are kill, "),
+        ("kind=kil,rank=1", "unknown kind 'kil'; did you mean 'kill'? (the kinds are kill, "),
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(spec: str, told: str) -> None:

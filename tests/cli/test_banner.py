@@ -131,7 +131,7 @@ def test_a_rank_that_ended_early_is_told_as_such() -> None:
 def test_how_often_it_was_started_and_what_limits_that() -> None:
     outcome = failed(fault())
     outcome.pids = {2: (10, 11, 4711)}
-    assert "rank 2 3 times; --max-restarts N" in banner(outcome)
+    assert "Started    : 3 times, rank 2; --max-restarts N" in banner(outcome)
     assert "Started" not in banner(failed(fault()))
 
 

@@ -102,6 +102,7 @@ def test_a_fault_that_does_not_come_is_said_so(job: subprocess.Popen[str]) -> No
 def test_a_wrong_fault_changes_nothing(job: subprocess.Popen[str]) -> None:
     incidents = status_of(job)["view"]["incidents"]
     done = onward("chaos", str(job.pid), "kind=kill,rank=7", "kind=kil,rank=0")
+    assert "--chaos" not in done.stderr, "no flag was given"
     assert done.returncode == 2
     assert "rank 7 is not one of the 2 ranks" in done.stderr
     assert "did you mean 'kill'" in done.stderr

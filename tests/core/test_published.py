@@ -58,6 +58,11 @@ def report(board: Board = NOTHING, around: Surroundings = AROUND, **words: Any) 
 # ---------------------------------------------------------------------------------------------------- what is said
 
 
+def test_of_two_names_of_a_level_our_own_is_meant() -> None:
+    (problem,) = ask(op="report", level="subhealth", code="x", rank="1").problems
+    assert "did you mean 'sub-health'?" in problem
+
+
 def test_every_problem_is_told_at_once() -> None:
     words = {"level": "restrat", "code": "a b", "text": "x" * 300, "lasts": "soon", "node": "gamma", "rank": "8"}
     answer = ask(op="report", device="9", **words)
