@@ -100,9 +100,9 @@ def _redirect(spec: RankSpec) -> None:
             os.close(fd)
     if null > 2:
         os.close(null)
-    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
-    sys.stdout = sys.__stdout__ = _stream(1, "<stdout>")
-    sys.stderr = sys.__stderr__ = _stream(2, "<stderr>")
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0, closefd=False), _stream(1, "<stdout>"), _stream(2, "<stderr>")
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))  # what scripts go back to
 
 
 def _stream(fd: int, name: str) -> io.TextIOWrapper:
