@@ -109,7 +109,9 @@ def _stream(fd: int, name: str) -> io.TextIOWrapper:
     """As `python -u` has them, which is what torchrun starts: what was printed is there, however the process ends."""
     raw = io.FileIO(fd, "w", closefd=False)
     raw.name = name
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+    text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+    text.mode = "w"  # type: ignore[misc]  # as Python does it
+    return text
 
 
 _as_python_does: Any = runpy._run_module_as_main  # type: ignore[attr-defined]

@@ -109,10 +109,13 @@ def main() -> None:
 
 def _be_ones_own(seed: int) -> None:
     """What was settled in the warm parent is as it would be in a process of one's own."""
-    random.seed(seed)  # a replacement draws in its set-up what the one before it drew
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed(seed)  # all ranks would draw the same: it was seeded by the import
+    # Streams that no script seeds are seeded by an import, so all ranks would draw the same. A replacement draws in its
+    # set-up what the process before it drew.
+    random.seed(seed)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(seed)
+    if "torch.random" in sys.modules:
+        sys.modules["torch.random"].default_generator.manual_seed(seed)
     wanted = os.environ.get("OMP_NUM_THREADS", "")  # it was 1 for the fork
     threads = int(wanted) if wanted.isdigit() else 1 if wanted else _cores()
     if threads > 1 and "torch" in sys.modules:

@@ -107,6 +107,7 @@ def test_what_was_printed_is_there_however_the_process_ends(onward: Onward) -> N
     """Without the end of its line, too: it may be all that is known of the place where it died."""
     body = """
         import signal, sys
+        assert (sys.stdout.name, sys.stdout.mode) == ("<stdout>", "w"), "as Python has them"
         print("half a line", end="")
         sys.stderr.write("and here")
         sys.__stdout__.buffer.write(b", more")

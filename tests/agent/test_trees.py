@@ -126,7 +126,7 @@ TRAINS = """
     model = DDP(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     run.protect(model=model, optimizer=optimizer)
-    tell("drawn%d" % RANK, "%d %r" % (os.getpid(), (random.random(), numpy.random.rand())))
+    tell("drawn%d" % RANK, "%d %r" % (os.getpid(), (random.random(), numpy.random.rand(), float(torch.rand(1)))))
     tell("up%d" % RANK, os.getpid())
     tell("of%d" % RANK, subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
     for step in run.steps(100000):
@@ -194,8 +194,10 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     assert title(spare) == "spare1:job"
 
     # What a script draws in its set-up without a seed differs from rank to rank, and is the same in a replacement.
-    drawn = dict(line.split(" ", 1) for rank in (0, 1) for line in job.said(f"drawn{rank}"))
-    assert drawn[str(first[1])] == drawn[str(spare)] != drawn[str(first[0])]
+    lines = (line.split(" ", 1) for rank in (0, 1) for line in job.said(f"drawn{rank}"))
+    drawn = {int(pid): eval(numbers) for pid, numbers in lines}
+    assert drawn[first[1]] == drawn[spare]
+    assert not set(drawn[first[0]]) & set(drawn[first[1]])
 
     # The warm parent dies: no rank does, another comes up, and a rank killed afterwards is still replaced.
     kill(warm)
