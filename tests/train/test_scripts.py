@@ -141,4 +141,7 @@ def test_what_a_communication_hook_keeps_is_put_back(jobs, kind):
 def test_state_that_no_other_rank_has_is_refused(jobs):
     result = jobs.run("tests/scripts/sharded.py", nproc=2)
     assert result.code == 1
-    assert "ZeroRedundancyOptimizer: each rank holds a part of its state that no other has" in result.err
+    assert "zero is a ZeroRedundancyOptimizer: each rank holds a part of its state that no other has" in result.err
+    assert "wrapped is wrapped by FullyShardedDataParallel: each rank holds a part of it that no other" in result.err
+    for name in ("spread", "adam"):
+        assert f"{name} has parameters that are DTensors" in result.err
