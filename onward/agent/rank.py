@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -194,7 +195,7 @@ def _tell_error() -> int:
         tb = tb.tb_next
     sys.last_type, sys.last_value, sys.last_traceback = kind, error, tb
     try:
-        sys.excepthook(kind, error.with_traceback(tb), tb)
+        _hook()(kind, error.with_traceback(tb), tb)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 1
     except BaseException:
@@ -202,6 +203,14 @@ def _tell_error() -> int:
 
         traceback.print_exc()  # of the user's hook, with that of the script
     return 1
+
+
+def _hook() -> Any:
+    """How errors are told: as the script wants it. torch's own way adds only the rank, which the screen does, too."""
+    hook: Any = sys.excepthook
+    while getattr(hook, "__name__", "") == "_distributed_excepthook":
+        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook", sys.__excepthook__)
+    return hook
 
 
 def leave(code: int) -> Any:

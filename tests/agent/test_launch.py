@@ -128,13 +128,19 @@ def test_a_scripts_own_way_to_tell_its_errors(onward: Onward, ends: str, code: i
         def hook(kind, error, tb):
             tell("hook", (kind.__name__, error, tb.tb_frame.f_code.co_filename == __file__))
             {ends}
-        sys.excepthook = hook
+        def torch_puts_in_front(old_hook):
+            def _distributed_excepthook(*args):
+                print("[rank0]: something", file=sys.stderr)
+                old_hook(*args)
+            return _distributed_excepthook
+        sys.excepthook = torch_puts_in_front(hook)
         raise ValueError("of the script")
     """
     job = onward.run("--max-restarts", "1", onward.script(body), nproc=1)
     assert job.said("hook")[0] == "('ValueError', ValueError('of the script'), True)"
     assert f"exit code : {code}" in job.err
     stderr = job.log("rank0.001.stderr.log")
+    assert "[rank0]" not in stderr, "the screen says who speaks"
     assert ("ZeroDivisionError" in stderr) == (ends == "1 / 0")
     assert ("ValueError: of the script" in stderr) == (code == 1)
 

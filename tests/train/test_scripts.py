@@ -145,3 +145,13 @@ def test_state_that_no_other_rank_has_is_refused(jobs):
     assert "wrapped is wrapped by FullyShardedDataParallel: each rank holds a part of it that no other" in result.err
     for name in ("spread", "adam"):
         assert f"{name} has parameters that are DTensors" in result.err
+
+
+def test_functional_collectives_and_sharded_tensors(jobs):
+    script = "tests/scripts/functional.py"
+    faults = ["kill,rank=1,step=8,at=forward", "exception,rank=0,step=30,at=collective"]
+    faults.append("kill,rank=0,step=50,at=collective")
+    reference, result = jobs.beside_reference(script, nproc=2, chaos=[f"kind={fault}" for fault in faults])
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place", "retry", "recover-in-place"]
+    jobs.same_state(reference, result)
