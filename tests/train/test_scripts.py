@@ -155,3 +155,13 @@ def test_functional_collectives_and_sharded_tensors(jobs):
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place", "retry", "recover-in-place"]
     jobs.same_state(reference, result)
+
+
+@pytest.mark.parametrize("where", ["inside", *nightly("after")])
+def test_every_kind_of_collective(jobs, where):
+    script, args = "tests/scripts/collectives.py", ("--where", where)
+    faults = ["kill,rank=1,step=8,at=collective", "exception,rank=0,step=23,at=forward", "kill,rank=2,step=37,at=end"]
+    reference, result = jobs.beside_reference(script, *args, nproc=3, chaos=[f"kind={fault}" for fault in faults])
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place", "retry", "recover-in-place"]
+    jobs.same_state(reference, result)
