@@ -76,6 +76,7 @@ class Births:
             job=s.name,
             out=str(out),
             err=str(err),
+            seed=self._places.seed(p),
             claim=self._places.claim(p),
         )
 

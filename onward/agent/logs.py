@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 START_OF_TRACEBACK = "Traceback (most recent call last):"
 UNREADABLE = ("SyntaxError", "IndentationError", "TabError")  # of a script that is not Python
+_RANK = re.compile(r"^\[rank\d+\]: ?")
 _CHUNK = 1 << 16
 _LONGEST = 1 << 14  # a longer line is cut into pieces
 
@@ -52,12 +54,13 @@ class Follower:
 
 
 def tail(path: Path, lines: int) -> tuple[str, ...]:
-    """The last lines of a file."""
+    """The last lines of a file, without the rank that torch puts in front of those that tell an error."""
     try:
         size = path.stat().st_size
         with path.open("rb") as f:
             f.seek(max(0, size - 16384))
-            return tuple(f.read().decode(errors="replace").splitlines()[-lines:])
+            text = f.read().decode(errors="replace")
+            return tuple(_RANK.sub("", line) for line in text.splitlines()[-lines:])
     except OSError:
         return ()
 

@@ -8,6 +8,7 @@ import shutil
 import struct
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
 from onward.agent import control
@@ -68,6 +69,10 @@ class Places:
     def claim(self, p: Process) -> str:
         """Made by whoever is to be this process."""
         return str(self.run_dir / f"process{p.number}.claim")
+
+    def seed(self, p: Process) -> int:
+        """Of the random streams that a rank's script does not seed: new in each run, the same in a replacement."""
+        return zlib.crc32(f"{self.run_dir.name} {p.attempt} {p.rank}".encode())
 
     def mark(self, number: int) -> str:
         """Stands in the environment of everything that process `number` starts."""

@@ -5,13 +5,19 @@ Nothing here imports torch; a forked rank already has it.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import inspect
+import io
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import sys
 import time
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
 from typing import Any
 
 import msgspec
@@ -37,6 +43,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     job: str  # and of which job
     out: str  # log files
     err: str
+    seed: int = 0  # of random streams that the script does not seed
     claim: str = ""  # see `claimed`
 
     def packed(self) -> bytes:
@@ -94,12 +101,21 @@ def _redirect(spec: RankSpec) -> None:
             os.close(fd)
     if null > 2:
         os.close(null)
-    sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout, sys.stderr = (
-        os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
-    )
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0, closefd=False), _stream(1, "<stdout>"), _stream(2, "<stderr>")
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))  # what scripts go back to
 
 
+def _stream(fd: int, name: str) -> io.TextIOWrapper:
+    """As `python -u` has them, which is what torchrun starts: what was printed is there, however the process ends."""
+    raw = io.FileIO(fd, "w", closefd=False)
+    raw.name = name
+    text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+    text.mode = "w"  # type: ignore[misc]  # as Python does it
+    return text
+
+
+_as_python_does: Any = runpy._run_module_as_main  # type: ignore[attr-defined]
 _forks_from_main = False
 
 
@@ -120,14 +136,7 @@ def run_script(spec: RankSpec) -> int:
     """Run the user's script as `python script args` would. Returns the exit code."""
     sys.argv = [spec.script, *spec.args]
     try:
-        if spec.launch == "module":
-            sys.path.insert(0, spec.cwd)
-            runpy.run_module(spec.script, run_name="__main__", alter_sys=True)
-        else:
-            path = os.path.abspath(spec.script)
-            sys.path.insert(0, os.path.dirname(path))
-            sys.argv[0] = spec.script
-            runpy.run_path(path, run_name="__main__")
+        _run_as_main(spec)
         return 0
     except SystemExit as e:
         if e.code is None:
@@ -141,19 +150,67 @@ def run_script(spec: RankSpec) -> int:
         sys.last_value = e
         return 130
     except BaseException:
-        _print_error()
-        return 1
+        return _tell_error()
 
 
-def _print_error() -> None:
-    """The traceback as a user would see it without us: frames of the launcher are cut off."""
-    import traceback
+def _run_as_main(spec: RankSpec) -> None:
+    """In a `__main__` that stays when the script has ended: threads and exit handlers may look things up there."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    path = os.path.abspath(spec.script)
+    if spec.launch == "module":
+        _search_first(spec.cwd)
+        _as_python_does(spec.script, True)
+    elif pkgutil.get_importer(path) is not None:  # a directory, or an archive
+        _search_first(path)
+        _as_python_does("__main__", False)
+    else:
+        _search_first(os.path.dirname(os.path.realpath(path)))
+        vars(main)["__file__"] = path
+        vars(main)["__loader__"] = SourceFileLoader("__main__", path)
+        exec(_code_of(path), vars(main))
 
+
+def _code_of(path: str) -> CodeType:
+    with io.open_code(path) as f:
+        code: CodeType | None = pkgutil.read_code(f)  # what has been compiled before
+    if code is None:
+        with io.open_code(path) as f:
+            code = compile(f.read(), path, "exec", dont_inherit=True)
+    return code
+
+
+def _search_first(directory: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, directory)
+
+
+def _tell_error() -> int:
+    """As a user would see it without us: frames of the launcher are cut off. Returns the exit code."""
     kind, error, tb = sys.exc_info()
-    sys.last_value = error
-    while tb is not None and ("runpy" in tb.tb_frame.f_code.co_filename or tb.tb_frame.f_code.co_filename == __file__):
+    assert kind is not None
+    assert error is not None
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    while tb is not None and tb.tb_frame.f_code.co_filename in ours:
         tb = tb.tb_next
-    traceback.print_exception(kind, error, tb)
+    sys.last_type, sys.last_value, sys.last_traceback = kind, error, tb
+    try:
+        _hook()(kind, error.with_traceback(tb), tb)
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()  # of the user's hook, with that of the script
+    return 1
+
+
+def _hook() -> Any:
+    """How errors are told: as the script wants it. torch's own way adds only the rank, which the screen does, too."""
+    hook: Any = sys.excepthook
+    while getattr(hook, "__name__", "") == "_distributed_excepthook":
+        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook", sys.__excepthook__)
+    return hook
 
 
 def leave(code: int) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import random
 import socket
 import sys
 
@@ -100,18 +101,43 @@ def main() -> None:
                 become(spec)
                 if claimed(spec.claim, os.getpid()) != os.getpid():
                     os._exit(70)
-                _apply_threads()
+                _be_ones_own(spec.seed)
                 leave(run_script(spec))
                 return
             _send(control, answer)
 
 
-def _apply_threads() -> None:
-    """Threads were held to one for the fork; the rank gets what its user asked for."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "1")
-    torch = sys.modules.get("torch")
-    if wanted.isdigit() and int(wanted) > 1 and torch is not None:
-        torch.set_num_threads(int(wanted))
+def _be_ones_own(seed: int) -> None:
+    """What was settled in the warm parent is as it would be in a process of one's own."""
+    # Streams that no script seeds are seeded by an import, so all ranks would draw the same. A replacement draws in its
+    # set-up what the process before it drew.
+    random.seed(seed)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(seed)
+    if "torch.random" in sys.modules:
+        sys.modules["torch.random"].default_generator.manual_seed(seed)
+    wanted = os.environ.get("OMP_NUM_THREADS", "")  # it was 1 for the fork
+    threads = int(wanted) if wanted.isdigit() else 1 if wanted else _cores()
+    if threads > 1 and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+
+
+def _cores() -> int:
+    """What torch would begin with by itself: MKL leaves the second thread of a core alone."""
+    mkl = sys.modules.get("torch.backends.mkl")
+    if mkl is None:
+        return 1
+    cpus = os.sched_getaffinity(0)
+    if not mkl.is_available():
+        return len(cpus)
+    siblings = set()
+    for cpu in cpus:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as f:
+                siblings.add(f.read())
+        except OSError:
+            return len(cpus)
+    return len(siblings)
 
 
 if __name__ == "__main__":

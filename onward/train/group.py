@@ -26,7 +26,7 @@ from onward.train.groups import Groups
 from onward.train.loopback import answer
 from onward.train.operations import BETWEEN_TWO
 from onward.train.sockets import Connections, open_sockets
-from onward.train.work import Again, DoneWork, GroupWork
+from onward.train.work import Again, DoneWork, GroupWork, together
 
 
 class Group(ProcessGroup):
@@ -237,6 +237,13 @@ class Group(ProcessGroup):
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         return self._run("allgather_coalesced", outputs, outputs, inputs, _options(opts, c10d.AllgatherOptions))
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        """Functional collectives and DTensors come in here; gloo's own takes no list."""
+        return together([self._allgather_base(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        return together([self._reduce_scatter_base(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
         return self._run("gather", outputs, outputs, inputs, opts)

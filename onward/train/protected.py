@@ -128,7 +128,7 @@ class Protected:
     def look_at_wrappers(self, world_size: int) -> None:
         """All is protected and the loop begins: what their hooks keep is protected, too, or UsageError says why not."""
         given = {id(obj) for obj in (*self.objects.values(), *self.local.values())}
-        problems: list[str] = []
+        problems = [text for name, module in self.modules.items() if (text := _problem(name, module))]
         for name, wrapper in self.wrappers():
             problems += wrappers.problems(name, wrapper, world_size, given)
             self._power_sgd += wrappers.power_sgd_of(wrapper)
@@ -417,8 +417,11 @@ class Protected:
 
 def _problem(name: str, value: Any) -> str:
     if isinstance(value, Optimizer):
-        return optimizers.problem(name, value)
-    return "" if isinstance(value, nn.Module) else values.problem(name, value)
+        own = (p for group in value.param_groups for p in group["params"])
+        return optimizers.problem(name, value) or wrappers.sharded(name, (), own)
+    if isinstance(value, nn.Module):
+        return wrappers.sharded(name, value.modules(), value.parameters())
+    return values.problem(name, value)
 
 
 def _is_of_script(obj: Any) -> bool:

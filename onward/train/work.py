@@ -236,3 +236,42 @@ class DoneWork(dist.Work):
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(self._tensors)
         return future
+
+
+class _Together(dist.Work):
+    """Several operations that torch holds as one."""
+
+    def __init__(self, works: list[dist.Work]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Any:
+        return None
+
+    def result(self) -> Any:
+        return [tensor for work in self._works for tensor in flat(work.result())]
+
+    def get_future(self) -> Any:
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(lambda _: self.result())
+
+
+def flat(result: Any) -> list[Any]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def together(works: list[dist.Work]) -> dist.Work:
+    return works[0] if len(works) == 1 else _Together(works)

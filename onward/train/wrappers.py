@@ -6,11 +6,12 @@ its errors are each rank's own. Any other state must be protected by the script,
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.nn.parallel import DistributedDataParallel
@@ -88,6 +89,16 @@ def problems(name: str, wrapper: DistributedDataParallel, world_size: int, prote
                 "the hook with functools.partial instead"
             )
     return found
+
+
+def sharded(name: str, modules: Iterable[nn.Module], tensors: Iterable[torch.Tensor]) -> str:
+    """Why what is spread over the ranks cannot be protected; empty: it is not."""
+    told = "each rank holds a part of it that no other has, so that a lost rank could not be replaced"
+    if any(kind.__name__ == "FullyShardedDataParallel" for m in modules for kind in type(m).__mro__):
+        return f"protect: {name} is wrapped by FullyShardedDataParallel: {told}; use DistributedDataParallel"
+    if any(type(t).__name__ == "DTensor" for t in tensors):
+        return f"protect: {name} has parameters that are DTensors (fully_shard, or a parallel plan): {told}"
+    return ""
 
 
 def _is_protected(state: Any, protected: Collection[int]) -> bool:

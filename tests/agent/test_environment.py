@@ -71,3 +71,14 @@ def test_what_the_user_has_set_stays(onward: Onward) -> None:
         assert env["MY_OWN"] == "kept"
         assert env["MASTER_PORT"] == "29511"
         assert env["TORCHELASTIC_RUN_ID"] == "my job/1"
+
+
+@pytest.mark.torch
+def test_the_only_rank_computes_with_as_many_threads(onward: Onward) -> None:
+    """torchrun leaves them to torch there, and the warm parent had been held to one for the fork."""
+    script = onward.script("import sys, torch\ntell(sys.argv[1], torch.get_num_threads())")
+    for how, warm in (("warm", True), ("cold", False)):
+        job = onward.run(script, how, nproc=1, warm=warm, name=how)
+        assert job.process.returncode == 0, job.err
+    warm, cold = ((onward.tmp / f"told.{how}").read_text() for how in ("warm", "cold"))
+    assert int(warm) == int(cold) >= 1

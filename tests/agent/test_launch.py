@@ -63,6 +63,106 @@ def test_a_module(onward: Onward) -> None:
     assert name == "__main__"
 
 
+def test_a_script_behind_a_link_finds_its_neighbours(onward: Onward) -> None:
+    """As with python: the directory of the file itself is searched."""
+    (onward.tmp / "package").mkdir()
+    script, link = onward.script(SHOWS, "package/job.py"), onward.tmp / "link.py"
+    link.symlink_to(script)
+    argv, _, first, *_ = shown(onward.run(str(link), nproc=1))
+    assert argv == [str(link)]
+    assert first == str(onward.tmp / "package")
+
+
+def test_a_directory_is_all_that_is_searched_for_it(onward: Onward) -> None:
+    app = onward.tmp / "app"
+    app.mkdir()
+    onward.script(SHOWS.replace("sys.path[0]", "sys.path[:2]"), "app/__main__.py")
+    argv, _, first, name, _ = shown(onward.run(str(app), nproc=1))
+    assert argv == [str(app)]
+    assert first[0] == str(app)
+    assert first[1] != str(onward.tmp), "what stands beside it could hide a library"
+    assert name == "__main__"
+
+
+def test_what_a_script_defines_is_there_to_the_end(onward: Onward) -> None:
+    """Threads and exit handlers save what they have, when the script itself has ended."""
+    body = """
+        import atexit, pickle, threading
+        class Config:
+            pass
+        def save(who):
+            tell(who, type(pickle.loads(pickle.dumps(Config()))).__module__)
+        def late():
+            threading.main_thread().join()
+            save("thread")
+        atexit.register(save, "handler")
+        threading.Thread(target=late).start()
+    """
+    job = onward.run(onward.script(body), nproc=1)
+    assert job.process.returncode == 0, job.err
+    assert job.said("thread") == job.said("handler") == ["__main__"]
+
+
+def test_what_was_printed_is_there_however_the_process_ends(onward: Onward) -> None:
+    """Without the end of its line, too: it may be all that is known of the place where it died."""
+    body = """
+        import signal, sys
+        assert (sys.stdout.name, sys.stdout.mode) == ("<stdout>", "w"), "as Python has them"
+        print("half a line", end="")
+        sys.stderr.write("and here")
+        sys.__stdout__.buffer.write(b", more")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    job = onward.run("--max-restarts", "1", onward.script(body), nproc=1)
+    assert job.process.returncode == 1
+    assert job.log("rank0.001.stdout.log") == "half a line, more"
+    assert job.log("rank0.001.stderr.log") == "and here"
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [("sys.__excepthook__(kind, error, tb)", 1), ("sys.exit(9)", 9), ("1 / 0", 1)]
+)
+def test_a_scripts_own_way_to_tell_its_errors(onward: Onward, ends: str, code: int) -> None:
+    body = f"""
+        import sys
+        def hook(kind, error, tb):
+            tell("hook", (kind.__name__, error, tb.tb_frame.f_code.co_filename == __file__))
+            {ends}
+        def torch_puts_in_front(old_hook):
+            def _distributed_excepthook(*args):
+                print("[rank0]: something", file=sys.stderr)
+                old_hook(*args)
+            return _distributed_excepthook
+        sys.excepthook = torch_puts_in_front(hook)
+        raise ValueError("of the script")
+    """
+    job = onward.run("--max-restarts", "1", onward.script(body), nproc=1)
+    assert job.said("hook")[0] == "('ValueError', ValueError('of the script'), True)"
+    assert f"exit code : {code}" in job.err
+    stderr = job.log("rank0.001.stderr.log")
+    assert "[rank0]" not in stderr, "the screen says who speaks"
+    assert ("ZeroDivisionError" in stderr) == (ends == "1 / 0")
+    assert ("ValueError: of the script" in stderr) == (code == 1)
+
+
+def test_ranks_that_seed_nothing_draw_different_numbers(onward: Onward) -> None:
+    """NumPy is seeded when it is imported, in the warm parent: all would have the same stream."""
+    body = """
+        import random, numpy
+        tell("drawn%d" % RANK, (random.random(), numpy.random.rand()))
+        tell("up", os.getpid())
+        wait_for("finish")
+    """
+    env = onward.stub_torch()
+    job = onward.start("--preload", "numpy", "--max-restarts", "9", onward.script(body), warm=True, env=env)
+    job.pids("up", 2)
+    drawn = [eval(job.said(f"drawn{rank}")[0]) for rank in (0, 1)]
+    assert drawn[0][0] != drawn[1][0]
+    assert drawn[0][1] != drawn[1][1]
+    onward.go("finish")
+    assert job.wait() == 0, job.err
+
+
 def test_a_program(onward: Onward) -> None:
     program = onward.tmp / "program"
     says = 'echo "$0 $1 $2 rank $RANK of $WORLD_SIZE"'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launched import Onward
 
-from onward.agent.logs import Follower, error_file, tail
+from onward.agent.logs import Follower, error_file, last_error, last_traceback, tail
 
 SCRIPT = """
     import sys
@@ -120,3 +120,11 @@ def test_the_error_file_of_torch_may_say_anything(tmp_path: Path, content: str, 
 
 def test_no_error_file(tmp_path: Path) -> None:
     assert error_file(tmp_path / "nothing") == ("", "")
+
+
+def test_the_error_is_found_behind_the_rank_that_torch_puts_in_front(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lines = ("Traceback (most recent call last):", '  File "x.py", line 1', "KeyError: 7")
+    path.write_text("".join(f"[rank3]: {line}\n" for line in lines))
+    assert last_error(tail(path, 10)) == "KeyError: 7"
+    assert last_traceback(tail(path, 10))[1] == '  File "x.py", line 1'

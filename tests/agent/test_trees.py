@@ -118,7 +118,7 @@ def test_a_killed_manager_is_replaced_and_later_faults_are_handled(onward: Onwar
 
 TRAINS = """
     tell("threads", len(os.listdir("/proc/self/task")))
-    import subprocess, time
+    import numpy, random, subprocess, time
     import onward, torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -126,6 +126,7 @@ TRAINS = """
     model = DDP(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     run.protect(model=model, optimizer=optimizer)
+    tell("drawn%d" % RANK, "%d %r" % (os.getpid(), (random.random(), numpy.random.rand(), float(torch.rand(1)))))
     tell("up%d" % RANK, os.getpid())
     tell("of%d" % RANK, subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
     for step in run.steps(100000):
@@ -191,6 +192,12 @@ def test_the_job_outlives_each_of_its_helpers(onward: Onward) -> None:
     assert [title(p) for p in first] == ["rank0:job", "rank1:job"]
     spare = until(lambda: [p for p in job.pids("up1") if p != first[1]], "a spare for rank 1")[0]
     assert title(spare) == "spare1:job"
+
+    # What a script draws in its set-up without a seed differs from rank to rank, and is the same in a replacement.
+    lines = (line.split(" ", 1) for rank in (0, 1) for line in job.said(f"drawn{rank}"))
+    drawn = {int(pid): eval(numbers) for pid, numbers in lines}
+    assert drawn[first[1]] == drawn[spare]
+    assert not set(drawn[first[0]]) & set(drawn[first[1]])
 
     # The warm parent dies: no rank does, another comes up, and a rank killed afterwards is still replaced.
     kill(warm)

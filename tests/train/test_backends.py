@@ -7,7 +7,6 @@ The fake has the production interface and a device whose kernels end when the te
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -54,9 +53,10 @@ class Communicator:
 class Fake(Backend):
     name, device, late = "fake", "meta", True
 
-    def __init__(self, abort_s: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.inners: list[Communicator] = []
-        self.abort_s = abort_s
+        self.may_be_freed = threading.Event()
+        self.may_be_freed.set()
         self.aborted: list[Communicator] = []
 
     def connect(self, place: Place) -> Communicator:
@@ -66,7 +66,7 @@ class Fake(Backend):
     def abort(self, inner: Communicator) -> None:
         for kernel in inner.kernels:
             kernel.end.set()  # kernels return at once; freeing the rest takes longer
-        time.sleep(self.abort_s)
+        self.may_be_freed.wait()
         self.aborted.append(inner)
 
     def order(self, work: Kernel) -> None:
@@ -186,13 +186,11 @@ def test_a_kernel_launched_into_a_failing_generation_has_no_result(desk):
 
 
 def test_a_slow_abort_holds_nobody_up_and_its_group_is_kept(desk):
-    desk.fake.abort_s = 1.0
+    desk.fake.may_be_freed.clear()
     desk.reduce()
-    start = time.monotonic()
     desk.generation.abort("rank 1 died")
     desk.generation.abort("again")
     desk.groups.settle()
-    assert time.monotonic() - start < 0.9
     old = desk.generation
     assert old.stuck
     desk.groups.open(2)
@@ -201,17 +199,26 @@ def test_a_slow_abort_holds_nobody_up_and_its_group_is_kept(desk):
     desk.fake.kernels[0].end.set()
     assert desk.groups.drain(desk.generation)
     assert work.is_completed()
+    assert old.stuck, "nobody has waited for it so far"
+    desk.fake.may_be_freed.set()
     until(lambda: not old.stuck, "the abort has come to its end")
     assert desk.fake.aborted == desk.fake.inners[:1], "aborted once, whoever asked how often"
 
 
 def test_the_fence_waits_for_a_device_that_must_be_started_again():
-    fake = Fake(abort_s=0.2)
+    fake = Fake()
     fake.slow_release = True
+    fake.may_be_freed.clear()
     desk = Desk(fake)
     desk.reduce()
     desk.generation.abort("rank 1 died")
-    desk.groups.settle()
+    thread = threading.Thread(target=desk.groups.settle, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    fake.may_be_freed.set()
+    thread.join(30)
+    assert not thread.is_alive()
     assert fake.aborted
 
 

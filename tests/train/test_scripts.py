@@ -141,4 +141,27 @@ def test_what_a_communication_hook_keeps_is_put_back(jobs, kind):
 def test_state_that_no_other_rank_has_is_refused(jobs):
     result = jobs.run("tests/scripts/sharded.py", nproc=2)
     assert result.code == 1
-    assert "ZeroRedundancyOptimizer: each rank holds a part of its state that no other has" in result.err
+    assert "zero is a ZeroRedundancyOptimizer: each rank holds a part of its state that no other has" in result.err
+    assert "wrapped is wrapped by FullyShardedDataParallel: each rank holds a part of it that no other" in result.err
+    for name in ("spread", "adam"):
+        assert f"{name} has parameters that are DTensors" in result.err
+
+
+def test_functional_collectives_and_sharded_tensors(jobs):
+    script = "tests/scripts/functional.py"
+    faults = ["kill,rank=1,step=8,at=forward", "exception,rank=0,step=30,at=collective"]
+    faults.append("kill,rank=0,step=50,at=collective")
+    reference, result = jobs.beside_reference(script, nproc=2, chaos=[f"kind={fault}" for fault in faults])
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place", "retry", "recover-in-place"]
+    jobs.same_state(reference, result)
+
+
+@pytest.mark.parametrize("where", ["inside", *nightly("after")])
+def test_every_kind_of_collective(jobs, where):
+    script, args = "tests/scripts/collectives.py", ("--where", where)
+    faults = ["kill,rank=1,step=8,at=collective", "exception,rank=0,step=23,at=forward", "kill,rank=2,step=37,at=end"]
+    reference, result = jobs.beside_reference(script, *args, nproc=3, chaos=[f"kind={fault}" for fault in faults])
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["recover-in-place", "retry", "recover-in-place"]
+    jobs.same_state(reference, result)
