@@ -39,11 +39,9 @@ class Alike:
             return []
         self._told = -1
         try:
-            if not self._link.ask(generation, "check", "alike/0", ANSWER_S).number:
-                return []
             first = msgspec.msgpack.decode(self._link.ask(generation, "get", "alike/0", ANSWER_S).value)
         except (Interrupted, TimeoutError):
-            return []  # there is more important news
+            return []  # there are more important news
         return [name for name, check in self._mine.items() if first.get(name, check) != check]
 
     def _names(self) -> dict[str, int]:

@@ -476,6 +476,9 @@ def _is_of_script(obj: Any) -> bool:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.layout is not torch.strided:
+        parts = ((a._indices(), b._indices()), (a._values(), b._values()))
+        return all(x.shape == y.shape and _same_bits(x, y) for x, y in parts)
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is not equal to itself
 
 

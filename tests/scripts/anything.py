@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 CHOICES = {
     "model": ["plain", "norm", "memory", "attention", "sparse", "unused", "frozen", "turns", "opponents"],
@@ -94,11 +94,17 @@ class Plainly:
         for index in range(n):
             yield Step(index)
 
-    def batches(self, loader):
+    def batches(self, source, global_batch=0):
         epoch = 0
         while True:
-            loader.sampler.set_epoch(epoch)
-            yield from loader
+            if global_batch:  # as onward deals the samples of a data set
+                order = torch.randperm(len(source), generator=torch.Generator().manual_seed(epoch)).tolist()
+                per_rank = global_batch // self.world_size
+                for first in range(self.rank * per_rank, len(source), global_batch):
+                    yield default_collate([source[i] for i in order[first : first + per_rank]])
+            else:
+                source.sampler.set_epoch(epoch)
+                yield from source
             epoch += 1
 
     def section(self, name):
@@ -245,7 +251,7 @@ if plan["data"] in ("loader", "workers"):
     workers = 1 if plan["data"] == "workers" else 0
     batches = run.batches(DataLoader(dataset, 6, sampler=sampler, num_workers=workers, drop_last=True))
 elif plan["data"] == "sampled":
-    batches = run.batches(Samples(), global_batch=4 * world, micro_batch=2)
+    batches = run.batches(Samples(), global_batch=4 * world)
 pairs = [dist.new_group([r for r in range(world) if r % 2 == side]) for side in range(2)]
 pair = pairs[rank % 2]
 torch.manual_seed(100 + rank)
@@ -350,9 +356,11 @@ def update(model, optimizer, x, index):
             model.zero_grad()
             loss = loss_of(model, x, index)
             loss.backward()
-            return loss
+            told = loss.detach().reshape(1)
+            dist.all_reduce(told)  # which the optimizer keeps, and decides by
+            return told / world
 
-        loss = optimizer.step(closure).detach()
+        loss = optimizer.step(closure)
         optimizer.zero_grad()
         return loss
     loss = backward(model, optimizer, x, index)
