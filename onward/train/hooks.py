@@ -80,7 +80,7 @@ class Hooks:
             )
 
     def _on_unwind(self, why: str) -> None:
-        if self._rank.scope in (Scope.SETUP, Scope.OUTSIDE):  # what could be run again there has not come here
+        if self._rank.scope is Scope.SETUP or (self._rank.scope is Scope.OUTSIDE and self._groups.outside is None):
             self._rank.fail_outside(why)
 
     def on_pause(self, order: RankOrder) -> None:

@@ -66,7 +66,7 @@ def chosen(seed):
         plan["wrapper"] = {}
     if plan["model"] == "sparse":
         plan |= {"optimizer": "SGD", "how": {}, "clip": False, "scaler": False, "average": None}
-        plan |= {"accumulate": None, "wrapper": {}}
+        plan |= {"accumulate": None, "wrapper": {}, "schedule": "StepLR"}
     if plan["optimizer"] == "LBFGS":
         plan |= {"scaler": False, "accumulate": None, "late": None, "how": {}}
         plan["schedule"] = None if plan["schedule"] in ("OneCycleLR", "CyclicLR") else plan["schedule"]
