@@ -42,14 +42,14 @@ def rank_facts(
     p: Process,
     node: int,
     saving: Saving,
-    local_steps: tuple[int, ...],
+    local: tuple[tuple[int, ...], tuple[int, ...]],
     memory: tuple[tuple[int, ...], tuple[int, ...]],
     begun: int,
     now: float,
 ) -> RankFacts:
     """Of a process that is its rank. Three are of what the node holds of the rank outside its process."""
     r = p.report
-    whole, local = memory
+    whole, kept = memory
     stage = Stage(r.stage) if r is not None else Stage.STARTING
     if not p.alive:
         stage = Stage.EXITED
@@ -65,7 +65,8 @@ def rank_facts(
         clean=r.clean if r else False,
         undo=r.undo if r else False,
         scope=Scope(r.scope) if r else Scope.SETUP,
-        local_steps=local_steps,
+        local_steps=local[0],
+        early=local[1],
         begun=begun,
         resumed=r.resumed if r else False,
         serve=r.serve if r else "",
@@ -73,7 +74,7 @@ def rank_facts(
         loadable=tuple(r.loadable) if r else (),
         partly=tuple(r.partly) if r else (),
         memory=whole,
-        kept=local,
+        kept=kept,
         disk=saving.published,
         save_error=saving.error,
         light=r.light if r else 0,

@@ -173,6 +173,7 @@ class Launcher:
             self.places.local_steps,
             self._vault.steps_in_memory,
             self.places.begun,
+            self.places.early_steps,
         )
         self._saver = Saver(self.logic, self._vault, self.places, self._apply, self.observer.note)
         self._saver.after = self._check_end

@@ -47,6 +47,7 @@ class AgentLogic:
         local_steps: Callable[[Process], tuple[int, ...]],
         memory_steps: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]] = lambda rank: ((), ()),
         begun: Callable[[Process], int] = lambda p: -1,
+        early_steps: Callable[[Process], tuple[int, ...]] = lambda p: (),
     ) -> None:
         self.settings = settings
         self.node = -1  # our place in the job
@@ -56,6 +57,7 @@ class AgentLogic:
         self._local_steps = local_steps  # which steps that directory holds
         self._memory_steps = memory_steps  # of a rank: what this node's memory holds whole, and of its local state
         self._begun = begun  # the last step whose block a process's rank had begun
+        self._early_steps = early_steps  # of the steps that the directory holds: see RankFacts
         self.saving = Saving(())
         self.leaving = False  # to be stopped, as soon as the manager has had its say
         self.processes: dict[int, Process] = {}
@@ -457,4 +459,5 @@ class AgentLogic:
 
     def _facts_of(self, p: Process, now: float) -> RankFacts:
         memory = self._memory_steps(p.rank)
-        return rank_facts(p, self.node, self.saving, self._local_steps(p), memory, self._begun(p), now)
+        local = self._local_steps(p), self._early_steps(p)
+        return rank_facts(p, self.node, self.saving, local, memory, self._begun(p), now)

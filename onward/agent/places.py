@@ -9,6 +9,7 @@ import struct
 import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from onward.agent import control
@@ -80,13 +81,18 @@ class Places:
 
     def local_steps(self, p: Process) -> tuple[int, ...]:
         """Which steps the local state of a process's rank is kept of."""
-        found = []
+        return tuple(sorted(step for step, _ in self._slots(p)))
+
+    def early_steps(self, p: Process) -> tuple[int, ...]:
+        """Those of which it was written before the step before had ended."""
+        return tuple(sorted(step for step, early in self._slots(p) if early))
+
+    def _slots(self, p: Process) -> Iterator[tuple[int, bool]]:
         for i in range(2):
             with contextlib.suppress(OSError, struct.error), open(f"{self.of(p)[1]}/slot{i}", "rb") as f:
-                (step,) = struct.unpack("<q", f.read(8))
+                step, *_, early = struct.unpack("<5q", f.read(40))
                 if step >= 0:
-                    found.append(step)
-        return tuple(sorted(found))
+                    yield step, bool(early)
 
     def put_local(self, p: Process, slots: dict[int, bytes]) -> None:
         """Local state of a rank that had lived on another node."""

@@ -3,6 +3,7 @@
 After a fault ranks can differ by one step: some had applied the update when the groups broke. Going on without
 agreeing mixes gradients of different steps, silently. The furthest step wins for which a complete clean copy survives
 and every rank that lacks it can be given it: shared state from a copy, local state from what that rank had published.
+What it had published before the end of a light step is not that, where the step did not end as light steps do.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Copy:
     light: int = 0  # see RankFacts
     joined: str = ""  # likewise
     withheld: str = ""  # likewise
+    early: tuple[int, ...] = ()  # likewise
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,13 @@ def agree(copies: Sequence[Copy]) -> Agreement | NoAgreement:
     for step in sorted(steps, reverse=True):
         parts: dict[int, Part] = {}
         missing = []
+        odd = any(c.step == step and c.clean and not c.light for c in copies)
         for c in copies:
             if c.step == step and c.clean:
                 parts[c.rank] = Part.KEEP
             elif c.undo and c.step is not None and c.step - 1 == step:
                 parts[c.rank] = Part.UNDO
-            elif step in c.local_steps or c.fresh:
+            elif c.fresh or (step in c.local_steps and not (odd and step in c.early)):
                 parts[c.rank] = Part.RECEIVE
             else:
                 missing.append(c.rank)

@@ -105,6 +105,7 @@ class RankFacts:
     undo: bool = False  # can go back to step-1
     scope: Scope = Scope.SETUP
     local_steps: tuple[int, ...] = ()  # steps whose local state is safe outside the process
+    early: tuple[int, ...] = ()  # of these: written when all but the end of the step before it had been run
     begun: int = -1  # last step whose block it began, in this process or in one before it
     resumed: bool = False  # has committed a step in `generation`
     serve: str = ""  # where it serves its state

@@ -54,5 +54,15 @@ def copy_of(f: RankFacts, generation: int, fresh: bool = False) -> Copy:
     """What a rank that has arrived holds."""
     follows = f.step >= 0 and f.generation == generation  # what it holds counts at the fence it had followed to
     if f.stage is Stage.PARKED and not follows:
-        return Copy(f.rank, None, False, False, f.local_steps, fresh=fresh, joined=f.joined)
-    return Copy(f.rank, f.step, f.clean, f.undo, f.local_steps, light=f.light, joined=f.joined, withheld=f.withheld)
+        return Copy(f.rank, None, False, False, f.local_steps, fresh=fresh, joined=f.joined, early=f.early)
+    return Copy(
+        f.rank,
+        f.step,
+        f.clean,
+        f.undo,
+        f.local_steps,
+        light=f.light,
+        joined=f.joined,
+        withheld=f.withheld,
+        early=f.early,
+    )

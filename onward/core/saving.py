@@ -62,7 +62,9 @@ def gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
     copies = [
         copy_of(able[r], job.generation)
         if r in able
-        else Copy(r, None, False, False, facts[r].local_steps if r in facts else ())
+        else Copy(r, None, False, False, facts[r].local_steps, early=facts[r].early)
+        if r in facts
+        else Copy(r, None, False, False, ())
         for r in job.ranks
     ]
     outcome = agree(copies)

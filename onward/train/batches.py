@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from onward.errors import UsageError
+from onward.train.streams import NumpyStream, PythonStream, Stream, TorchStream
 
 if TYPE_CHECKING:
     from onward.train.rank import Rank
@@ -27,9 +28,9 @@ class Batches(Protocol):
     """What `run.batches` returns."""
 
     @property
-    def position(self) -> int: ...
+    def position(self) -> Any: ...
 
-    def rewind(self, position: int) -> None: ...
+    def rewind(self, position: Any) -> None: ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -46,7 +47,7 @@ def batches_over(rank: Rank, source: Any, **options: Any) -> Batches:
         )
     if not isinstance(source, Iterable):
         raise UsageError("run.batches needs a data set with len() and [], or an iterable such as a DataLoader")
-    return Replayed(source)
+    return Replayed(source, lambda: rank.tx.step)
 
 
 class Sampled:
@@ -147,73 +148,123 @@ class Sampled:
         self._live = None
 
 
-class Replayed:
-    """Items of an iterable, in order, over and over; a redo gets the items it had drawn."""
+class Epoch(NamedTuple):
+    """One pass over an iterable, as it began: it may be shuffled by the random streams."""
 
-    def __init__(self, source: Iterable[Any]) -> None:
+    first: int  # number of its first item
+    streams: tuple[bytes, ...]
+
+
+class Drawn(NamedTuple):
+    """An item of an iterable, and how the random streams stood before and after it was drawn."""
+
+    item: Any
+    step: int
+    epoch: Epoch
+    before: tuple[bytes, ...]
+    after: tuple[bytes, ...]
+
+
+class Replayed:
+    """Items of an iterable, in order, over and over; a redo gets the items it had drawn.
+
+    Drawing one may draw random numbers (augmentation in this process). An item that is handed out again leaves the
+    streams as it had left them the first time.
+    """
+
+    def __init__(self, source: Iterable[Any], step: Callable[[], int] = lambda: 0) -> None:
         self._source = source
+        self._step = step
         self._iterator: Iterator[Any] | None = None
         self._drawn = 0  # items taken from the source
-        self._kept: list[Any] = []  # those since the last commit
+        self._kept: list[Drawn] = []  # those that a redo may ask for
         self._next = 0  # items handed out
-        self._epoch = 0
-        self._seed = torch.initial_seed() % (1 << 62)
+        self._passes = 0
+        self._epoch = Epoch(0, ())  # that of the item drawn last
+        self._told = self._epoch  # one that is to begin like this
+        self._streams: tuple[Stream, ...] = (PythonStream(), NumpyStream(), TorchStream())
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        first_kept = self._drawn - len(self._kept)
-        if self._next < self._drawn and self._next >= first_kept:
-            item = self._kept[self._next - first_kept]
-        else:
-            item = self._take()
-            self._kept.append(item)
-            del self._kept[: -self._KEEP]
+        drawn = self._kept_next()
+        if drawn is not None and drawn.before != drawn.after:
+            if drawn.before == self._read():
+                self._write(drawn.after)
+            else:  # in a rehearsal, with other random numbers
+                self._begin_again(self._next)
+                drawn = None
+        if drawn is None:
+            drawn = self._take()
+            oldest = self._step() - 1  # a step that has been committed may be taken back
+            self._kept = [*(k for k in self._kept if k.step >= oldest), drawn]
         self._next += 1
-        return item
+        return drawn.item
 
-    _KEEP = 64
+    def _kept_next(self) -> Drawn | None:
+        at = self._next - (self._drawn - len(self._kept))
+        return self._kept[at] if 0 <= at < len(self._kept) else None
 
-    def _take(self) -> Any:
-        """The next item of the source. Drawing it leaves the global random stream alone: a redo does not draw again."""
-        state = torch.get_rng_state()
-        try:
-            return self._take_any()
-        finally:
-            torch.set_rng_state(state)
+    def _read(self) -> tuple[bytes, ...]:
+        return tuple(stream.read() for stream in self._streams)
+
+    def _write(self, states: tuple[bytes, ...]) -> None:
+        for stream, state in zip(self._streams, states, strict=True):
+            if stream.read() != state:
+                stream.write(state)
+
+    def _take(self) -> Drawn:
+        """The next item of the source."""
+        before = self._read()
+        item = self._take_any()
+        self._drawn += 1
+        return Drawn(item, self._step(), self._epoch, before, self._read())
 
     def _take_any(self) -> Any:
         for _ in range(2):
             if self._iterator is None:
-                if self._epoch:  # who skips forward to it must shuffle it alike, with whatever has been drawn since
-                    torch.default_generator.manual_seed(self._seed + self._epoch)
+                if self._told.first == self._drawn and self._told.streams:
+                    self._write(self._told.streams)
+                self._epoch = Epoch(self._drawn, self._read())
                 self._iterator = iter(self._source)
             try:
-                item = next(self._iterator)
-                self._drawn += 1
-                return item
+                return next(self._iterator)
             except StopIteration:
                 self._iterator = None
-                self._set_epoch(self._epoch + 1)
+                self._set_epoch(self._passes + 1)
         raise UsageError("run.batches: the iterable is empty")
 
-    def _set_epoch(self, epoch: int) -> None:
+    def _set_epoch(self, number: int) -> None:
         """As the usual loop over epochs does by hand, so that a distributed sampler shuffles anew."""
-        self._epoch = epoch
+        self._passes = number
         set_epoch = getattr(getattr(self._source, "sampler", None), "set_epoch", None)
         if set_epoch is not None:
-            set_epoch(epoch)
+            set_epoch(number)
 
     @property
-    def position(self) -> int:
-        return self._next
+    def position(self) -> list[Any]:
+        """The number of the next item, and how its epoch began."""
+        drawn = self._kept_next()
+        epoch = drawn.epoch if drawn is not None else self._epoch
+        return [self._next, epoch.first, [*epoch.streams]]
 
-    def rewind(self, position: int) -> None:
-        """Hand out item number `position` next."""
-        if position < self._drawn - len(self._kept):
-            self._iterator, self._drawn, self._kept, self._next = None, 0, [], 0
-            self._set_epoch(0)
-        while self._drawn < position:
-            self._kept = [*self._kept[-self._KEEP + 1 :], self._take()]
-        self._next = position
+    def rewind(self, position: list[Any]) -> None:
+        """Hand out the item of `position` next. Where the random streams stand then is the caller's."""
+        number, first, streams = position
+        self._told = Epoch(first, tuple(streams))
+        other = self._epoch.first == first and streams and self._epoch != self._told
+        if number < self._drawn - len(self._kept) or (self._drawn and other):
+            self._begin_again(number)
+        while self._drawn < number:
+            self._kept = [self._take()]
+        self._next = number
+
+    def _begin_again(self, number: int) -> None:
+        """Draw all anew, up to that item."""
+        now = self._read()
+        self._iterator, self._drawn, self._kept = None, 0, []
+        self._set_epoch(0)
+        while self._drawn < number:
+            self._take()
+        self._write(now)

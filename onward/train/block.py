@@ -85,7 +85,7 @@ class Blocks:
         self._groups.alone = True
 
     def _end(self, step: Step) -> None:
-        if not self._groups.drain(self._groups.generation):
+        if not self._groups.finish(self._groups.generation):
             step.committed = False
             return self._rank.note_break()
         vote = self._tx.end()

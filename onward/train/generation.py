@@ -73,6 +73,11 @@ class Generation:
                 return next((w.launched_at for w in self._pending.values()), 0.0)  # they stand in the order of launch
         return self.oldest()
 
+    def under_way(self) -> list[GroupWork]:
+        """Operations that somebody may wait for, in the order of their launch."""
+        with self._lock:
+            return list(self._pending.values()) if self._pending else []
+
     def oldest(self) -> float:
         with self._lock:
             launched = [w.launched_at for w in self._pending.values()]

@@ -165,7 +165,7 @@ class Group(ProcessGroup):
             answer(op, self._rank, self._size, args)
             recorded = owner.before_launch(self, op, result) if owner.before_launch else None
             return DoneWork(result if recorded is None else recorded)
-        outside = owner.outside_step(self)
+        outside = owner.outside_step(self) if op not in BETWEEN_TWO else None
         if outside is not None and outside.replay(op, result):
             return DoneWork(result)
         if owner.generation.failed and outside is None:
@@ -182,6 +182,7 @@ class Group(ProcessGroup):
         if outside is not None:
             work.again = again
             work.log = lambda tensors: outside.record(op, tensors)
+            work.wait()  # what is run again, or told to a replacement, has the order of the script
         else:
             work.log = log
             if work.failed and work.refused:
@@ -203,7 +204,7 @@ class Group(ProcessGroup):
             generation.fail(str(e))
         work = GroupWork(self, generation, backend, inner, result)
         if op in BETWEEN_TWO:
-            work.lane = object()  # on a stream of its own
+            work.between_two, work.lane = True, object()  # on a stream of its own
         if inner is None:
             work.refused = True
             work.finish(failed=True)

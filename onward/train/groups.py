@@ -98,6 +98,14 @@ class Groups:
             self._note(generation, generation.oldest())
         return not generation.broken
 
+    def finish(self, generation: Generation) -> bool:
+        """The same, and for those that the script has launched and not waited for: before an update, and at the end
+        of a block, nothing that belongs to the block may still fail."""
+        for work in generation.under_way():
+            if not work.between_two:  # which may be answered in a later block only
+                work.linger()
+        return self.drain(generation)
+
     def settle(self) -> None:
         """At the fence, after the abort: wait until nothing of the generation runs on the device any more.
 

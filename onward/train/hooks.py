@@ -57,7 +57,10 @@ class Hooks:
         self._page.touch("progress_ns")
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._tx.open or self._groups.alone:
+        if not self._tx.open:
+            return
+        self._tx.updates(optimizer)
+        if self._groups.alone:
             return
         self._name_if_forgotten(optimizer)
         self._groups.waits.surfaced()
@@ -77,8 +80,7 @@ class Hooks:
             )
 
     def _on_unwind(self, why: str) -> None:
-        scope = self._rank.scope
-        if scope is Scope.SETUP or (scope is Scope.OUTSIDE and self._groups.outside is None):
+        if self._rank.scope is Scope.SETUP or (self._rank.scope is Scope.OUTSIDE and self._groups.outside is None):
             self._rank.fail_outside(why)
 
     def on_pause(self, order: RankOrder) -> None:

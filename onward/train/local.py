@@ -25,7 +25,7 @@ from onward.train.protected import ERROR, SMALL_BYTES, Protected
 from onward.train.streams import DeviceStream, NumpyStream, PythonStream, Stream, TorchStream, tensor_bytes
 from onward.train.values import TensorRef, dtype_of, own_tensors, plain, state_of, take_over
 
-_HEADER = struct.Struct("<qqqq")  # step, bytes of the small part, room for it, bytes of the layout
+_HEADER = struct.Struct("<qqqqq")  # step, bytes of the small part, room for it, bytes of the layout, early or not
 _HEADER_ROOM = 64
 _PAGE = 4096
 
@@ -59,7 +59,7 @@ class Slot:
             size = os.fstat(fd).st_size
             if size < _PAGE:
                 os.posix_fallocate(fd, 0, _PAGE)
-                os.pwrite(fd, _HEADER.pack(-1, 0, 0, 0), 0)
+                os.pwrite(fd, _HEADER.pack(-1, 0, 0, 0, 0), 0)
                 size = _PAGE
         finally:
             os.close(fd)
@@ -85,8 +85,8 @@ class Slot:
         value: int = _HEADER.unpack_from(self.map)[0]
         return value
 
-    def write(self, step: int, body: bytes, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        """Make this slot hold `step`: whole, or not at all."""
+    def write(self, step: int, body: bytes, tensors: list[tuple[str, torch.Tensor]], early: bool = False) -> None:
+        """Make this slot hold `step`: whole, or not at all. `early`: the step before it has not ended."""
         # Whole words, in this order: a kill at any point leaves a slot that is either whole or says it holds nothing.
         memoryview(self.map).cast("q")[0] = -1
         known = self._tensors
@@ -103,7 +103,7 @@ class Slot:
         blob = struct.pack("<I", zlib.crc32(body)) + body
         self.map[_HEADER_ROOM : _HEADER_ROOM + len(blob)] = blob
         words = memoryview(self.map).cast("q")
-        words[1], words[2], words[3] = len(blob), self._room, self._layout_bytes
+        words[1], words[2], words[3], words[4] = len(blob), self._room, self._layout_bytes, early
         words[0] = step
 
     def _lay_out(self, need: int, tensors: list[tuple[str, torch.Tensor]]) -> None:
@@ -158,7 +158,7 @@ class Slot:
 
     def read(self) -> tuple[Small, list[Place], int]:
         """The small part, the places of the tensors, and where the tensors begin."""
-        _, size, room, layout = _HEADER.unpack_from(self.map)
+        _, size, room, layout, _ = _HEADER.unpack_from(self.map)
         blob = bytes(self.map[_HEADER_ROOM : _HEADER_ROOM + size])
         (crc,) = struct.unpack_from("<I", blob)
         if zlib.crc32(blob[4:]) != crc:
@@ -171,6 +171,10 @@ class Slot:
     def image(self) -> bytes:
         """The whole slot, as it can be put back elsewhere."""
         return bytes(self.map)
+
+    def confirm(self) -> None:
+        """What was written early is so."""
+        memoryview(self.map).cast("q")[4] = 0
 
     def clear(self) -> None:
         """Hold nothing."""
@@ -271,10 +275,10 @@ class LocalState:
         cursors = [c.position for c in self.cursors]
         return msgspec.msgpack.encode({"local": values, "tensors": tensors, "cursors": cursors})
 
-    def publish(self, step: int, small: Small) -> None:
+    def publish(self, step: int, small: Small, early: bool = False) -> None:
         """Make `small` and the local tensors safe as those of `step`. The other slot stays as it is."""
         slot = self.slot(step)
-        slot.write(step, msgspec.msgpack.encode(small), self._tensors())
+        slot.write(step, msgspec.msgpack.encode(small), self._tensors(), early)
         if self.partner.there:
             self.partner.keep(step % 2, step, slot.content())
 
@@ -292,8 +296,9 @@ class LocalState:
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         out = self._protected.buffers() + self._protected.errors()
         if self.carry_grads:
-            grads = [(f"grad:{path}", p.grad) for path, p in self._protected.parameters() if p.grad is not None]
-            return out + grads
+            for path, p in self._protected.parameters():
+                if p.grad is not None:
+                    out += _parts(f"grad:{path}", p.grad)
         return out
 
     def restore(self, step: int) -> None:
@@ -303,19 +308,25 @@ class LocalState:
         if slot.step != step:
             raise StateError(f"the local state of step {step} is not here (slots hold {self.steps()})")
         small, places, start = slot.read()
-        mine = dict(self._protected.buffers())
+        apart = ("grad:", ERROR)
+        shapes = {p.path: (dtype_of(p.dtype), tuple(p.shape)) for p in places if not p.path.startswith(apart)}
+        mine = self._protected.shape_buffers(shapes)
         params = dict(self._protected.parameters())
         errors: dict[str, torch.Tensor] = {}
+        grads: dict[str, dict[str, torch.Tensor]] = {}
         for place in places:
             if place.path.startswith("grad:"):
-                p = params[place.path[5:]]
-                p.grad = torch.empty(place.shape, dtype=dtype_of(place.dtype), device=p.device)
-                _read_tensor(slot.map, start + place.offset, p.grad)
+                path, _, part = place.path.removeprefix("grad:").partition("#")
+                t = torch.empty(place.shape, dtype=dtype_of(place.dtype), device=params[path].device)
+                _read_tensor(slot.map, start + place.offset, t)
+                grads.setdefault(path, {})[part] = t
             elif place.path in mine:
                 _read_tensor(slot.map, start + place.offset, mine[place.path])
             elif place.path.startswith(ERROR):
                 errors[place.path] = torch.empty(place.shape, dtype=dtype_of(place.dtype))
                 _read_tensor(slot.map, start + place.offset, errors[place.path])
+        for path, parts in grads.items():
+            params[path].grad = _whole(parts, params[path])
         self._protected.put_errors(errors)
         self._restore_objects(small.objects)
         data = (small.python, small.numpy, small.torch, small.device)
@@ -335,6 +346,23 @@ class LocalState:
                 take_over(obj, values["local"][name], tensors)
         for cursor, position in zip(self.cursors, values["cursors"], strict=False):
             cursor.rewind(position)
+
+
+def _parts(name: str, grad: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """A gradient as it can be written: a sparse one is made of two tensors, and of whether it is in order."""
+    if grad.layout is not torch.sparse_coo:
+        return [(name, grad)]
+    ordered = torch.tensor(grad.is_coalesced())
+    return [(f"{name}#indices", grad._indices()), (f"{name}#values", grad._values()), (f"{name}#ordered", ordered)]
+
+
+def _whole(parts: dict[str, torch.Tensor], p: torch.Tensor) -> torch.Tensor:
+    """The gradient of `p` that was taken apart."""
+    if "" in parts:
+        return parts[""]
+    return torch.sparse_coo_tensor(
+        parts["indices"], parts["values"], p.shape, is_coalesced=bool(parts["ordered"]), check_invariants=False
+    )
 
 
 def _put(own: torch.Tensor | None, dtype: torch.dtype, shape: list[int], data: bytes) -> torch.Tensor:

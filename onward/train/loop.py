@@ -12,6 +12,7 @@ from types import FrameType
 from onward.core.facts import Scope, Stage
 from onward.errors import Unwind, UsageError
 from onward.log import get_logger
+from onward.train.alike import Alike
 from onward.train.alone import Alone
 from onward.train.block import Blocks
 from onward.train.fence import Fence
@@ -19,6 +20,7 @@ from onward.train.rank import Rank
 from onward.train.standin import StandIn
 from onward.train.step import Step
 from onward.train.telling import Telling
+from onward.train.unseen import Unseen
 
 log = get_logger("onward.train")
 _POPS = ("POP_TOP", "POP_ITER")  # how Python lets go of the iterator of a `for` that is left by `break` or `return`
@@ -46,6 +48,8 @@ class Loop:
         self._blocks = Blocks(rank, self._fence, self._telling)
         self._alone = Alone(rank, self._fence, self._blocks)
         self._stand_in = StandIn(rank, self._blocks, self._alone)
+        self._unseen = Unseen(rank.protected)
+        self._alike = Alike(rank.link, rank.protected, rank.index)
         self._prepared = False
         self._pid = os.getpid()
         atexit.register(self._linger)
@@ -79,6 +83,17 @@ class Loop:
                 yield from self._recover(n)
             self._save_if_due()
             self._telling.begin_if_wanted()
+            if not rank.incarnation and rank.index == 0:  # one is enough to say it
+                for said in self._unseen.look(sys._getframe()):
+                    log.warning("rank %d: %s", rank.index, said)
+            for name in self._alike.look(self._tx.step, rank.generation):
+                log.warning(
+                    "rank %d: %s is protected as the same on every rank, and is not the same here as on rank 0: a "
+                    "replacement would be given another rank's. What differs from rank to rank belongs into "
+                    "local={...} of run.protect",
+                    rank.index,
+                    name,
+                )
             if rank.ahead.mind(self._link.order):
                 rank.report(Stage.TRAINING)
             if self._tx.step >= n:

@@ -29,6 +29,10 @@ def problem(name: str, opt: Optimizer) -> str:
     return ""
 
 
+def parameters_of(opt: Optimizer) -> Iterator[torch.Tensor]:
+    return (p for group in opt.param_groups for p in group["params"])
+
+
 def tensors_of(opt: Optimizer) -> Iterator[torch.Tensor]:
     """Those that are written in place. What is in lists is kept by `Kept` as a whole."""
     for state in opt.state.values():
@@ -45,6 +49,12 @@ class Settings:
     @property
     def values(self) -> list[dict[str, Any]]:
         return [{k: v for k, v in saved.items() if k != "params"} for saved in self._saved]
+
+    def same(self, other: Settings) -> bool:
+        mine, theirs = self.values, other.values
+        return len(mine) == len(theirs) and all(
+            a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a) for a, b in zip(mine, theirs, strict=True)
+        )
 
     def put_back(self) -> None:
         del self._groups[len(self._saved) :]
@@ -78,6 +88,12 @@ class Kept:
 def _apart(value: Any) -> Any:
     """As it is where it is written in place, else a copy of its own."""
     return copy.deepcopy(value) if isinstance(value, list | dict) else value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
+    return bool(a == b)
 
 
 def _copy(value: Any) -> Any:

@@ -88,7 +88,7 @@ class Protected:
         self._begin_scalers: list[tuple[Any, dict[int, Any]]] = []
         self._buffers: list[tuple[str, torch.Tensor]] | None = None
         self._flat: list[torch.Tensor] = []
-        self._buffer_homes: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self._homes: dict[str, tuple[dict[str, Any], str, torch.Tensor | None]] = {}  # where buffers stand, by path
         self._begin_settings: dict[str, optimizers.Settings] = {}
         self.withheld = ""  # what no other process can be given, as the open block had found it
         self._looked_into: dict[str, tuple[int, str]] = {}  # optimizer -> size of its state, what is wrong in it
@@ -113,8 +113,31 @@ class Protected:
     def is_foreign(self, optimizer: Optimizer) -> bool:
         """Not protected, nor perhaps a part of an object of the script's own that is."""
         given = (*self.optimizers.values(), *self.local.values())
-        own = (*self.objects.values(), *self.local.values())
-        return not any(optimizer is o for o in given) and not any(_is_of_script(o) for o in own)
+        return not any(optimizer is o for o in given) and not self.has_own_objects
+
+    @property
+    def has_own_objects(self) -> bool:
+        """Some are of the script's own making, with a state that they make up themselves."""
+        return any(_is_of_script(o) for o in (*self.objects.values(), *self.local.values()))
+
+    def known(self) -> set[int]:
+        """The ids of all that is protected, and of what that holds, as far as it can be seen."""
+        found: set[int] = set()
+        todo = [*self.modules.values(), *self.optimizers.values(), *self.objects.values(), *self.local.values()]
+        while todo:
+            value = todo.pop()
+            if id(value) in found:
+                continue
+            found.add(id(value))
+            if isinstance(value, nn.Module):
+                todo += [*value.modules(), *value.parameters(), *value.buffers()]
+            elif isinstance(value, dict):
+                todo += value.values()
+            elif isinstance(value, list | tuple):
+                todo += value
+            else:
+                todo += getattr(value, "_schedulers", ())  # of torch's schedules that are made of others
+        return found
 
     # ------------------------------------------------------------------------------------- walking
 
@@ -170,18 +193,36 @@ class Protected:
 
     def buffers(self) -> list[tuple[str, torch.Tensor]]:
         """Every module buffer that may differ from rank to rank. The last walk is kept while it holds."""
-        if self._buffers is None or any(home.get(key) is not b for home, key, b in self._buffer_homes):
-            self._buffers, self._buffer_homes = [], []
-            seen: set[int] = set()
+        if self._buffers is None or any(home.get(key) is not b for home, key, b in self._homes.values()):
+            self._homes, seen = {}, set()
             for name, module in self.modules.items():
                 seen |= {id(count) for _, count in _counters(module)}
                 for path, m in module.named_modules():
                     for key, b in m._buffers.items():
-                        if b is not None and id(b) not in seen:
-                            seen.add(id(b))
-                            self._buffers.append((".".join(filter(None, (name, path, key))), b))
-                            self._buffer_homes.append((m._buffers, key, b))
+                        if b is None or id(b) not in seen:
+                            seen.add(id(b) if b is not None else 0)
+                            self._homes[".".join(filter(None, (name, path, key)))] = m._buffers, key, b
+            self._buffers = [(path, b) for path, (_, _, b) in self._homes.items() if b is not None]
         return self._buffers
+
+    def look_for_buffers(self) -> None:
+        """A forward pass may have made some."""
+        self._buffers = None
+
+    def shape_buffers(self, shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> dict[str, torch.Tensor]:
+        """The buffers, which are those of `shapes` then: what is there beyond or does not fit was made since."""
+        self.look_for_buffers()
+        found = dict(self.buffers())
+        for path in found.keys() - shapes.keys():
+            home, key, _ = self._homes[path]
+            home[key] = None
+        for path, (dtype, shape) in shapes.items():
+            t = found.get(path)
+            if path in self._homes and (t is None or t.dtype != dtype or tuple(t.shape) != shape):
+                home, key, _ = self._homes[path]
+                device = t.device if t is not None else next((b.device for b in found.values()), None)
+                home[key] = torch.empty(shape, dtype=dtype, device=device)
+        return dict(self.buffers())
 
     def look_at_buffers(self, closely: bool = False) -> Seen:
         """As they are now, to be compared with `still_so`.
@@ -220,8 +261,8 @@ class Protected:
         """Changes whenever a parameter is written in place."""
         return sum(map(_version, self._flat))
 
-    def has_grads(self) -> bool:
-        return any(g is not None for g in map(_grad, self._flat))
+    def with_grads(self) -> list[torch.Tensor]:
+        return [p for p in self._flat if _grad(p) is not None]
 
     def _parameters_cached(self) -> list[tuple[str, torch.Tensor]]:
         cached = getattr(self, "_cache", None)
@@ -236,10 +277,18 @@ class Protected:
 
     def begin(self) -> None:
         """Remember what is small and can change before the update: hyper-parameters, schedulers, scalers."""
-        self._begin_settings = {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
+        self._begin_settings = self.settings()
         self._begin_objects = {name: Snapshot(name, obj) for name, obj in self.objects.items()}
         self._begin_scalers = [(obj, _scaler_stages(obj)) for obj in self.objects.values() if hasattr(obj, _STAGES)]
         self.withheld = self._why_withheld(self._begin_objects)
+
+    def settings(self) -> dict[str, optimizers.Settings]:
+        """The hyper-parameters of all optimizers, as they are."""
+        return {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
+
+    def other_settings(self, before: dict[str, optimizers.Settings]) -> list[str]:
+        """Whose hyper-parameters were not those when the block began."""
+        return [name for name, s in self._begin_settings.items() if name in before and not s.same(before[name])]
 
     def look_for_withheld(self) -> None:
         """The same between blocks."""
@@ -257,7 +306,7 @@ class Protected:
         """A short name for hyper-parameters and plain objects, as they are or as the open block had found them."""
         settings, objects = self._begin_settings, {name: kept.value for name, kept in self._begin_objects.items()}
         if not at_begin:
-            settings = {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
+            settings = self.settings()
             objects = {name: state_of(obj) for name, obj in self.objects.items()}
         return zlib.crc32(repr(({name: s.values for name, s in settings.items()}, objects)).encode())
 
@@ -430,6 +479,9 @@ def _is_of_script(obj: Any) -> bool:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.layout is not torch.strided:
+        parts = ((a._indices(), b._indices()), (a._values(), b._values()))
+        return all(x.shape == y.shape and _same_bits(x, y) for x, y in parts)
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is not equal to itself
 
 

@@ -16,10 +16,17 @@ everyone is careful again.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
 
 from onward.train.groups import Groups
 from onward.train.local import LocalState, Small, same
 from onward.train.operations import is_syncing
+from onward.train.optimizers import Settings, parameters_of
 from onward.train.protected import Protected, Seen
 from onward.wire.page import Page
 
@@ -45,8 +52,10 @@ class Transaction:
         self.warned: set[str] = set()
         self.own_ns = 0
         self._uses_grads = False  # a block has begun with gradients and not zeroed them
-        self._zeroes_first = False  # a block has begun with gradients and zeroed them
+        self._zeroed: set[int] = set()  # ids of parameters whose gradients a block has found, and zeroed before any use
+        self._all_zeroed = False  # somebody else knows that of all
         self._at_end: int | None = None  # parameter versions when the last block ended
+        self._settings_at_end: dict[str, Settings] = {}
         self._at_commit: Small | None = None  # local state when the last block ended
         self._reset_block()
         self._trace: tuple[int, ...] = ()
@@ -61,7 +70,8 @@ class Transaction:
         self._buffers_seen: Seen = []  # when `_published` or `_last_seen` were taken
         self._after_gate = 0
         self._changed_before_gate = False
-        self._zeroed_early = False
+        self._found: list[torch.Tensor] = []  # parameters with gradients that the block has found, and not zeroed
+        self._stepped: list[Optimizer] = []
         self._copied = False
 
     # ------------------------------------------------------------------------------------- the block
@@ -79,12 +89,15 @@ class Transaction:
         self._versions = versions
         self._reset_block()
         self.open, self.clean, self.undo = True, True, False
-        self._had_grads = self._protected.has_grads()
+        self._found = self._protected.with_grads()
         self._protected.begin()
+        settings = self._protected.other_settings(self._settings_at_end)
+        outside += [f"{name} (its learning rate, or another setting)" for name in settings]
         self.republish()
         self._careful = not self.light_at
         if self._careful:
             self._copy()
+            self._protected.look_for_buffers()
         self._page.touch("progress_ns")
         self.own_ns = time.thread_time_ns() - start
         return outside
@@ -125,7 +138,7 @@ class Transaction:
             if self._syncs == self.light_at:
                 start = time.thread_time_ns()
                 self._published = self._local.capture()
-                self._local.publish(self.step + 1, self._published)
+                self._local.publish(self.step + 1, self._published, early=True)
                 self._buffers_seen = self._protected.look_at_buffers()
                 self.own_ns += time.thread_time_ns() - start
         elif not self._gated:
@@ -139,13 +152,20 @@ class Transaction:
             self._careful = True
         return self.step + 1 if self.open else self.step
 
-    def on_zero_grad(self) -> None:
-        if not self._gated:
-            self._zeroed_early = True
+    def on_zero_grad(self, parameters: Iterable[torch.Tensor]) -> None:
+        if not self._gated and self._found:
+            zeroed = set(map(id, parameters))
+            self._zeroed |= zeroed
+            self._found = [p for p in self._found if id(p) not in zeroed]
+
+    def updates(self, optimizer: Optimizer) -> None:
+        """It is about to use the gradients of its parameters."""
+        if optimizer not in self._stepped:
+            self._stepped.append(optimizer)
 
     def gate(self) -> bool:
         """Before the first update of the block. False when a collective of this block had failed: do not update."""
-        if not self._groups.drain(self._groups.generation):
+        if not self._groups.finish(self._groups.generation):
             return False
         if self._gated:
             return True
@@ -169,16 +189,17 @@ class Transaction:
         self._at_commit = final
         vote = 0
         self._carry()
-        if self._careful or self._published is None:
+        if self._careful or self._published is None or self._local.carry_grads:
             self._careful = True
+            self._copy()  # where nothing has changed yet
             self._local.publish(self.step + 1, final)
             vote = self._learn(final)
+            self._shape = 0  # until all have agreed on one
+        elif self._is_regular(final, self._published):
+            self._local.slot(self.step + 1).confirm()
         else:
-            if not self._is_regular(final, self._published):
-                self._local.publish(self.step + 1, final)
-                self.broke_shape = True
-            elif self._local.carry_grads:
-                self._local.publish(self.step + 1, final)
+            self._local.publish(self.step + 1, final)
+            self.broke_shape = True
         self.own_ns += time.thread_time_ns() - start
         return vote
 
@@ -206,13 +227,18 @@ class Transaction:
         return not changed and self._protected.still_so(self._buffers_seen)
 
     def _carry(self) -> None:
-        """Gradients that live on into the next block, and are not zeroed there first, are local state."""
-        if self._had_grads and not self._zeroed_early:
-            self._uses_grads = True
-        elif self._had_grads:
-            self._zeroes_first = True
-        left = not self._zeroes_first and self._protected.has_grads()  # whether the next block zeroes them is not known
-        self._local.carry_grads = self._uses_grads or left
+        """Gradients that live on into the next block, and are not zeroed there first, are local state.
+
+        What a block does that has not come yet is not known. So that counts as used which has never been seen to be
+        zeroed first, or which no optimizer has used in this block: it may be gathered for an update to come.
+        """
+        self._uses_grads = self._uses_grads or bool(self._found)
+        self._local.carry_grads = self._uses_grads
+        left = self._protected.with_grads() if not self._uses_grads else []
+        if left:
+            used = {id(p) for optimizer in self._stepped for p in parameters_of(optimizer)}
+            zeroed = used if self._all_zeroed else used & self._zeroed
+            self._local.carry_grads = any(id(p) not in zeroed for p in left)
 
     def applied(self) -> None:
         """The block's changes are all applied; whether the step counts is known after the gate."""
@@ -220,6 +246,7 @@ class Transaction:
         self.open, self.clean = False, True
         self.undo = self._copied
         self._at_end = self._protected.versions()
+        self._settings_at_end = self._protected.settings()
 
     def settled(self, agreed_light: int) -> None:
         """The step counts, and the vote at the gate came out as `agreed_light`."""
@@ -248,7 +275,7 @@ class Transaction:
         self._protected.look_again()
         self._versions = self._protected.versions()
         self._reset_block()
-        self._had_grads = self._protected.has_grads()
+        self._found = self._protected.with_grads()
         self._protected.begin()
         self._local.publish(self.step, self._local.capture())
         self.open, self.clean, self.undo = True, True, False
@@ -302,6 +329,7 @@ class Transaction:
         self.step, self.open, self.clean, self.undo = step, False, True, False
         self._protected.look_again()
         self._at_end = self._protected.versions()
+        self._settings_at_end = {}
 
     def damaged(self) -> None:
         """This rank's tensors cannot be trusted any more."""
@@ -319,24 +347,26 @@ class Transaction:
     def go_light(self, shape: int) -> None:
         """All ranks of the new generation go on with steps of this shape; 0: with careful ones."""
         self.light_at = self._shape = shape
+        self._all_zeroed = self._all_zeroed or shape > 0  # or they had not agreed on it
 
 
 def note_zero_grad(tx: Transaction, protected: Protected) -> None:
     """Tell the transaction when gradients are zeroed, so that stale ones are not taken for carried ones."""
 
-    def wrap(obj: object) -> None:
-        inner = obj.zero_grad  # type: ignore[attr-defined]
+    def wrap(obj: Any, parameters: Callable[[], Iterable[torch.Tensor]]) -> None:
+        inner = obj.zero_grad
         if getattr(inner, "_onward", False):
             return
 
         def zero_grad(*args: object, **kwargs: object) -> object:
             if tx.open:
-                tx.on_zero_grad()
+                tx.on_zero_grad(parameters())
             return inner(*args, **kwargs)
 
         zero_grad._onward = True  # type: ignore[attr-defined]
-        obj.zero_grad = zero_grad  # type: ignore[attr-defined]
+        obj.zero_grad = zero_grad
 
-    for obj in (*protected.optimizers.values(), *protected.modules.values()):
-        wrap(obj)
-
+    for module in protected.modules.values():
+        wrap(module, module.parameters)
+    for opt in protected.optimizers.values():
+        wrap(opt, partial(parameters_of, opt))

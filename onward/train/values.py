@@ -208,6 +208,8 @@ def plain(path: str, value: Any, take: Take) -> Any:
 
 def _plain(path: str, value: Any, take: Take, seen: dict[int, tuple[int, Any]]) -> Any:
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise StateError(f"{path} is a sparse tensor, which can only be kept where it is")
         return take(path, value)
     if _is_numpy(value):
         return [_KIND, f"{_NUMPY}{value.dtype.name}", value.item()]

@@ -64,6 +64,7 @@ class GroupWork(dist.Work):
         self.log: Callable[[Any], None] | None = None
         self.again: Again | None = None
         self.refused = False  # could not even be launched
+        self.between_two = False  # of all ranks, only two know of it
         self._entry: Entry | None = None  # somebody follows, and is to be told the result
 
     def begin(self) -> None:
@@ -123,11 +124,15 @@ class GroupWork(dist.Work):
         else:
             entry.fill(self._tensors)
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def linger(self, limit_s: float | None = None) -> None:
+        """Until it has ended, well or not."""
         if not self._event.is_set():
             since = time.monotonic_ns()
-            self._event.wait(timeout.total_seconds() or None)
+            self._event.wait(limit_s)
             self._owner.waits.waited(since, self._ended_ns)  # until we could have gone on, not until there was room
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        self.linger(timeout.total_seconds() or None)
         if not self._event.is_set():
             raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for a collective")
         if self._late and not self.failed:

@@ -37,6 +37,16 @@ def test_the_furthest_step_wins_and_the_one_behind_receives_it() -> None:
     assert "rank 1" in a.why
 
 
+def test_what_was_written_before_a_step_ended_in_another_way_than_those_before_is_not_its_end() -> None:
+    """A light step is one whose end changes nothing local; who has seen the end of this one knows better."""
+    dead = replace(holding(1, None, clean=False, local=(7, 8)), early=(8,))
+    assert agreed(replace(holding(0, 8), light=2), dead).step == 8
+    assert isinstance(agree([holding(0, 8), dead]), NoAgreement)
+    assert agreed(holding(0, 8, undo=True), dead).step == 7
+    behind = replace(holding(1, 7, local=(7, 8)), early=(8,))
+    assert isinstance(agree([holding(0, 8), behind]), NoAgreement)
+
+
 def test_a_replacement_receives() -> None:
     a = agreed(holding(0, 8), holding(1, None, clean=False, local=(7, 8)))
     assert a.parts == {0: Part.KEEP, 1: Part.RECEIVE}

@@ -165,3 +165,28 @@ def test_every_kind_of_collective(jobs, where):
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place", "retry", "recover-in-place"]
     jobs.same_state(reference, result)
+
+
+LATE = {
+    "model": "norm",  # with buffers that grow, or are there from the first use on
+    "late": "buffer",
+    "wrapper": {"broadcast_buffers": False},
+    "data": "loader",  # whose samples are drawn at random in the process that trains
+    "accumulate": "later",  # from step 12 on three go together; each zeroes what it finds before
+    "zero": "before",
+    "noise": "sometimes",  # drawn after the update
+    "inside": ["async"],  # waited for after the update
+    "between": ["async"],  # waited for in another order
+    **dict.fromkeys(("schedule", "average")),
+    **{"optimizer": "Adam", "how": {}, "loop": "for", "low": False, "clip": False},
+}
+
+
+def test_what_a_script_begins_late_survives_faults(jobs):
+    faults = ["exception,rank=1,step=3,at=collective", "kill,rank=0,step=10,at=forward", "kill,rank=1,step=13,at=end"]
+    args = ("--steps", "18", *(f"--set={name}={value!r}" for name, value in LATE.items()))
+    script = "tests/scripts/anything.py"
+    reference, result = jobs.beside_reference(script, *args, nproc=2, chaos=[f"kind={fault}" for fault in faults])
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == ["retry", "recover-in-place", "recover-in-place"]
+    jobs.same_state(reference, result)

@@ -107,17 +107,65 @@ def test_a_block_that_changes_parameters_by_itself_never_becomes_light(rank, cha
     assert [block() for _ in range(4)] == [0] * 4
 
 
+def gradient_step(rank, zeroes: bool, updates: bool) -> None:
+    """A block that zeroes what it finds, or does not, gathers gradients, and uses them or not."""
+    tx = rank.tx
+    tx.begin()
+    if zeroes:
+        tx.on_zero_grad(rank.model.parameters())
+        rank.optimizer.zero_grad()
+    rank.model(torch.randn(4, 2)).sum().backward()
+    tx.on_collective("allreduce", True)
+    if updates:
+        tx.updates(rank.optimizer)
+        assert tx.gate()
+    vote = tx.end()
+    tx.applied()
+    if tx.needs_gate:
+        tx.settled(vote)
+
+
 def test_gradients_that_the_next_block_may_use_are_part_of_the_state(rank):
     """Until a block is seen to zero what it finds."""
     for zeroes in (False, True, False):
-        rank.tx.begin()
-        if zeroes:
-            rank.tx.on_zero_grad()
-            rank.optimizer.zero_grad()
-        rank.model(torch.randn(4, 2)).sum().backward()
-        rank.tx.end()
-        rank.tx.applied()
+        gradient_step(rank, zeroes, updates=True)
         assert rank.local.carry_grads == (not zeroes), "one that uses them counts for good"
+
+
+def test_gradients_that_no_update_has_used_yet_are_part_of_the_state(rank):
+    """Also where blocks have zeroed what they found so far, and became light: from here on two go together."""
+    gradient_step(rank, zeroes=False, updates=True)
+    while not rank.tx.light_at:
+        gradient_step(rank, zeroes=True, updates=True)
+    gradient_step(rank, zeroes=True, updates=False)
+    assert rank.tx.needs_gate, "they are safe before anybody takes the step for done"
+    gathered = rank.model.weight.grad.clone()
+    rank.tx.begin()
+    rank.model(torch.randn(4, 2)).sum().backward()
+    rank.tx.keep()
+    assert torch.equal(rank.model.weight.grad, gathered)
+
+
+def test_sparse_gradients_are_part_of_the_state_too(rank):
+    words = nn.Embedding(5, 2, sparse=True)
+    rank.protected.add("words", words)
+    rank.tx.begin()
+    words(torch.tensor([3, 1, 3])).sum().backward()
+    gathered = words.weight.grad.clone()
+    rank.tx.end()
+    rank.tx.applied()
+    rank.tx.begin()
+    words(torch.tensor([2])).sum().backward()
+    rank.tx.keep()
+    assert words.weight.grad.is_sparse
+    assert torch.equal(words.weight.grad._indices(), gathered._indices())
+    assert torch.equal(words.weight.grad.to_dense(), gathered.to_dense())
+
+
+def test_whoever_joins_light_steps_takes_gradients_for_zeroed_as_the_others_do(rank):
+    rank.tx.go_light(1)
+    gradient_step(rank, zeroes=True, updates=True)
+    assert not rank.tx.needs_gate
 
 
 def test_steps_of_one_shape_become_light(rank):
@@ -140,6 +188,26 @@ def test_steps_stay_light_through_a_recovery(rank):
     assert step + 1 in rank.local.steps(), "published before the last collective"
 
 
+def early(rank) -> list[bool]:
+    """Of the slots of the last step and of the one to come, as an agent reads them."""
+    return [bool(memoryview(rank.local.slot(rank.tx.step + i).map).cast("q")[4]) for i in range(2)]
+
+
+def test_what_is_published_before_the_end_of_a_step_says_so_until_the_end_has_come(rank):
+    rank.become_light()
+    rank.tx.begin()
+    rank.model(torch.randn(4, 2)).sum().backward()
+    rank.tx.on_collective("allreduce", True)
+    assert early(rank) == [False, True]
+    rank.tx.keep()
+    rank.tx.go_light(rank.tx.shape or 1)
+    rank.step()
+    assert early(rank)[0] is False, "confirmed"
+    rank.step(noise=True)
+    assert early(rank)[0] is False, "written once more"
+    assert rank.tx.shape == 0
+
+
 def test_one_that_broke_the_shape_does_not_promise_it_again(rank):
     rank.become_light()
     rank.step(noise=True)
@@ -150,3 +218,44 @@ def test_one_that_broke_the_shape_does_not_promise_it_again(rank):
     rank.tx.go_light(0)
     assert rank.step() == 0
     assert rank.tx.needs_gate
+
+
+class Growing(nn.Module):
+    """Keeps what it has seen, and an average that is there from the first use on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bank", torch.zeros(0))
+        self.register_buffer("average", None)
+
+    def forward(self, x: float) -> None:
+        self.bank = torch.cat([self.bank, torch.full((1,), x)])
+        self.average = self.bank.mean() if self.average is None else 0.5 * self.average + x
+
+
+def test_buffers_are_put_back_with_their_size_and_those_that_did_not_exist_are_gone(rank):
+    growing = Growing()
+    rank.protected.add("growing", growing)
+    rank.tx.first_publish()
+    for x in (1.0, 2.0):
+        rank.tx.begin()
+        growing(x)
+        rank.tx.keep()
+        assert growing.bank.shape == (0,)
+        assert growing.average is None
+    rank.step()
+    rank.tx.begin()
+    growing(3.0)
+    rank.tx.end()
+    rank.tx.applied()
+    rank.tx.begin()
+    growing(4.0)
+    rank.tx.keep()
+    assert growing.bank.tolist() == [3.0]
+    assert growing.average == 3.0
+    fresh = Growing()
+    rank.protected.modules["growing"] = fresh
+    rank.protected.look_for_buffers()
+    rank.tx.moved_to(rank.tx.step)
+    assert fresh.bank.tolist() == [3.0], "as a replacement has it, which has never used it"
+    assert fresh.average == 3.0

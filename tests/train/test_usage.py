@@ -115,20 +115,31 @@ def test_after_init_process_group(tmp_path):
     assert "instead of init_process_group" in p.stderr
 
 
-def test_a_change_outside_the_block_is_named(tmp_path):
+def test_a_change_outside_the_block_is_named_and_what_ranks_do_not_share(tmp_path):
     body = """
     run = onward.init()
     model = DDP(nn.Linear(4, 4))
-    run.protect(model=model)
-    for step in run.steps(3):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(opt, 2)
+    seen, total = {"loss": 0.0}, {"steps": 0}
+    run.protect(model=model, opt=opt, schedule=schedule, seen=seen, total=total)
+    for step in run.steps(6):
         with step:
             model(torch.ones(2, 4)).sum().backward()
+            opt.step()
+            opt.zero_grad()
+            seen["loss"], total["steps"] = float(run.rank), step.index
+        schedule.step()
         with torch.no_grad():
             next(model.parameters()).add_(1.0)
     """
     p = start(tmp_path, body)
     assert p.returncode == 0, p.stderr
-    assert "was changed outside a step" in p.stderr
+    assert "a parameter was changed outside a step" in p.stderr
+    assert "opt (its learning rate, or another setting) was changed outside a step" in p.stderr
+    unlike = [line for line in p.stderr.splitlines() if "is not the same here as on rank 0" in line]
+    assert len(unlike) == 1, p.stderr
+    assert "rank 1: seen is protected as the same on every rank" in unlike[0]
 
 
 LATER = """
