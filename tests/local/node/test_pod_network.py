@@ -92,6 +92,34 @@ def test_services_and_names(pods: OneCluster) -> None:
     assert pods.pod("net-two")["spec"]["nodeName"] == "node-2", "one is on node-1, and node-3 has a taint"
 
 
+SLICES = """
+apiVersion: v1
+kind: Service
+metadata: {name: by-hand}
+spec: {ports: [{port: 81}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: by-hand-1, labels: {kubernetes.io/service-name: by-hand}}
+addressType: IPv4
+endpoints: [{addresses: [ADDRESS]}]
+ports: [{name: "", port: 8080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: net-slices}
+spec: {restartPolicy: OnFailure, containers: [{name: c, image: none, command: [python3, -c,
+  "import urllib.request as u; print(u.urlopen('http://by-hand:81', timeout=5).status)"]}]}
+"""
+
+
+def test_endpoints_that_somebody_wrote(pods: OneCluster) -> None:
+    """A service without a selector, and slices for it, as Kubernetes asks for since Endpoints are deprecated."""
+    pods.apply(SLICES.replace("ADDRESS", pods.ready("net-one")["podIP"]))
+    pods.phase("net-slices", "Succeeded")
+    assert pods.logs("net-slices") == "200\n"
+
+
 def test_node_addresses(pods: OneCluster) -> None:
     nodes = pods.call(pods.client.list(NODES))["items"]
     addresses = {n["metadata"]["name"]: n["status"]["addresses"][0]["address"] for n in nodes}
