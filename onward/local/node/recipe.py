@@ -146,7 +146,7 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         mounts = [m for m in etc if m["target"] not in {n["target"] for n in mounts}] + mounts
         message_file = str(inputs.place / f"termination-{name}")
         Path(message_file).touch()
-        target = c.get("terminationMessagePath") or "/dev/termination-log"
+        target = os.path.realpath(c.get("terminationMessagePath") or "/dev/termination-log")
         mounts.append({"source": message_file, "target": target, "readonly": False})
     limits = (c.get("resources") or {}).get("limits") or {}
     found = {
@@ -177,7 +177,7 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
 def _without_root(mounts: list[Obj], name: str) -> list[Obj]:
     """A path that already shows the volume needs no mount; anything else needs root."""
     needed = [m for m in mounts if os.path.realpath(m["source"]) != os.path.realpath(m["target"])]
-    needed = [m for m in needed if not m["target"].startswith("/var/run/secrets/kubernetes.io/")]
+    needed = [m for m in needed if not m["target"].startswith(os.path.realpath("/var/run/secrets/kubernetes.io"))]
     if needed:
         paths = ", ".join(m["target"] for m in needed)
         raise volumes.MountError(

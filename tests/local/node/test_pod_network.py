@@ -43,7 +43,7 @@ def echo(name):
     sock.settimeout(1)
     return patiently(lambda: sock.sendto(b"hi", (name, 7)) and sock.recv(100).decode())
 found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
-found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc")}
+found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc", "alias")}
 found["echo"] = echo("echo")
 found["nothing.default"] = find("nothing.default", 0)
 place = "/var/run/secrets/kubernetes.io/serviceaccount/"
@@ -84,6 +84,7 @@ def test_services_and_names(pods: OneCluster) -> None:
     assert found["one.head"] == [one["podIP"]]
     assert set(found["head"]) <= {one["podIP"], two["podIP"]}
     assert found["kubernetes.default.svc"] == ["10.96.0.1"]
+    assert found["alias"] == found["web"], "a name that stands for another one"
     assert "not known" in found["nothing.default"]
     assert found["api"] == "default", "pods reach the API by its name, with a token of their own"
     assert found["name"] == "net-ask"
