@@ -20,7 +20,8 @@ from onward.local import plan as plans
 from onward.local import up, wiring
 
 SERVER = (
-    "python3 -c \"import http.server as h, os; h.ThreadingHTTPServer(('', 8080), h.SimpleHTTPRequestHandler).serve_forever()\""
+    "python3 -c \"from http.server import *; "
+    "ThreadingHTTPServer(('', 8080), SimpleHTTPRequestHandler).serve_forever()\""
 )
 ASK = """
 import json, socket, ssl, sys, time, urllib.request
