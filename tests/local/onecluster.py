@@ -100,7 +100,8 @@ class OneCluster:
             if not obj:
                 continue
             plural = {"Endpoints": "endpoints"}.get(obj["kind"], obj["kind"].lower() + "s")
-            resource = Resource("", "v1", plural, obj["kind"])
+            group, _, version = obj["apiVersion"].rpartition("/")
+            resource = Resource(group, version, plural, obj["kind"])
             obj["metadata"].setdefault("namespace", "default")
             if obj["kind"] == "Pod":
                 _mark(obj["spec"])

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from onward.local.api.status import ApiError
-from onward.local.api.store import clone
+from onward.local.api.store import clone, encode
 
 Json = dict[str, Any]
 
@@ -25,6 +25,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 MAX_OPERATIONS = 10_000
+MAX_COPIED = 3 << 20  # bytes: what is copied into itself doubles each time
 
 
 def json_patch(target: Any, operations: Any) -> Any:
@@ -32,10 +33,15 @@ def json_patch(target: Any, operations: Any) -> Any:
     if len(operations) > MAX_OPERATIONS:
         text = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise ApiError(413, "RequestEntityTooLarge", text)
-    document = clone(target)
+    document, copied = clone(target), 0
     for operation in operations:
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise _unprocessable("each operation is an object with op and path")
+        if operation.get("op") == "copy":
+            copied += len(encode(_read(document, _steps(str(operation.get("from", ""))))))
+            if copied > MAX_COPIED:
+                text = f"the accumulated size increase of copy operations is {copied}, exceeding the limit {MAX_COPIED}"
+                raise _unprocessable(f"Unable to complete the copy, {text}")
         document = _operate(document, operation)
     return document
 

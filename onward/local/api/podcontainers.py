@@ -29,6 +29,7 @@ HEADER_TEXT = (
     "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for "
     "validation is '[-A-Za-z0-9]+')"
 )
+POLICIES, ACTIONS, OPERATORS = ("Always", "Never", "OnFailure"), ("Restart",), ("In", "NotIn")
 LARGEST_ID = 2**31 - 1
 
 
@@ -74,7 +75,27 @@ def _common(container: Json, at: str, seen: set[str], volumes: set[str], files: 
     for each in container.get("resizePolicy") or ():
         if each.get("restartPolicy") not in RESIZE:
             causes.append(unsupported(f"{at}.resizePolicy", each.get("restartPolicy", ""), RESIZE))
+    causes += _restarts(container, at)
     return causes + _rights(container.get("securityContext") or {}, f"{at}.securityContext")
+
+
+def _restarts(container: Json, at: str) -> list[Cause]:
+    """A container's own policy, and its rules for exit codes."""
+    policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules") or []
+    causes: list[Cause] = []
+    if policy is None and rules:
+        causes.append(required(f"{at}.restartPolicy", "must specify restartPolicy when restart rules are used"))
+    elif policy is not None and policy not in POLICIES:
+        causes.append(unsupported(f"{at}.restartPolicy", policy, POLICIES))
+    for index, rule in enumerate(rules):
+        where, codes = f"{at}.restartPolicyRules[{index}]", rule.get("exitCodes")
+        if rule.get("action") not in ACTIONS:
+            causes.append(unsupported(f"{where}.action", rule.get("action", ""), ACTIONS))
+        if codes is None:
+            causes.append(required(f"{where}.exitCodes"))
+        elif codes.get("operator") not in OPERATORS:
+            causes.append(unsupported(f"{where}.exitCodes.operator", codes.get("operator", ""), OPERATORS))
+    return causes
 
 
 def _claims(container: Json, at: str, claims: set[Any]) -> list[Cause]:

@@ -18,6 +18,7 @@ from onward.local.api.store import Store, clone
 Json = dict[str, Any]
 RESTART = ("Always", "OnFailure", "Never")
 DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+LONGEST_HOSTNAME = 64  # the kernel's
 LONGEST_S = 2**31 - 1
 
 
@@ -48,10 +49,25 @@ def check_spec(spec: Json, at: str, template: bool = False) -> list[Cause]:
     for key in ("hostname", "subdomain"):
         bad = names.label_problem(spec[key]) if spec.get(key) else ""
         causes += [wrong(f"{at}.{key}", spec[key], bad)] if bad else []
+    causes += _override(spec, at)
     causes += check_tolerations(spec.get("tolerations") or [], f"{at}.tolerations")
     causes += _aliases(spec.get("hostAliases") or [], f"{at}.hostAliases")
     if (spec.get("os") or {}).get("name") not in (None, "linux", "windows"):
         causes.append(unsupported(f"{at}.os", spec["os"]["name"], ("linux", "windows")))
+    return causes
+
+
+def _override(spec: Json, at: str) -> list[Cause]:
+    name = spec.get("hostnameOverride")
+    if name is None:
+        return []
+    field, bad = f"{at}.hostnameOverride", names.subdomain_problem(name)
+    causes = [wrong(field, name, bad)] if bad else []
+    if len(name) > LONGEST_HOSTNAME:
+        causes.append(wrong(field, name, f"must be no more than {LONGEST_HOSTNAME} characters"))
+    for key in ("hostNetwork", "setHostnameAsFQDN"):
+        if spec.get(key):
+            causes.append(not_allowed(field, f"may not be set when {key} is true"))
     return causes
 
 

@@ -1,9 +1,11 @@
-"""Regular expressions of schemas: written for RE2, run by Python's `re`, with the same meaning or not at all."""
+"""Regular expressions of schemas: written for RE2, put into Python's words, with the same meaning or not at all."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+
+from onward.local.api.linear import Expression
 
 CLASSES = {
     "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "lower": "a-z", "upper": "A-Z", "space": r"\t\n\v\f\r ",
@@ -22,9 +24,9 @@ _TOKEN = re.compile(
 
 
 @lru_cache(maxsize=1000)
-def compiled(text: str) -> re.Pattern[str]:
+def compiled(text: str) -> Expression:
     """What RE2 would match. Raises re.error for what it does not know, or what cannot be said in Python's words."""
-    return re.compile(_TOKEN.sub(_translated, text), re.ASCII)
+    return Expression(_TOKEN.sub(_translated, text), re.ASCII)
 
 
 def _translated(match: re.Match[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from onward.core import disruption
 from onward.local.api import accounts, kubelet, patches, selectors
 from onward.local.api.clock import now_text
 from onward.local.api.decoding import conform
@@ -143,13 +144,8 @@ def _disrupted(current: Item) -> Json:
     return new
 
 
-def _ready(body: Json) -> bool:
-    conditions = (body.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
 def _check_budgets(api: Api, found: Item) -> None:
-    """No controller keeps disruption budgets here, so what they allow is counted at the moment of asking."""
+    """What they allow is counted at the moment of asking: their status may be a moment old."""
     namespace, labels = found.body["metadata"]["namespace"], found.body["metadata"].get("labels") or {}
     for (where, name), budget in api.store.all("poddisruptionbudgets.policy"):
         spec = budget.body.get("spec") or {}
@@ -160,12 +156,8 @@ def _check_budgets(api: Api, found: Item) -> None:
             for (ns, _), item in api.store.all("pods")
             if ns == namespace and selectors.selects(spec.get("selector"), item.body["metadata"].get("labels") or {})
         ]
-        healthy = sum(_ready(body) and not body["metadata"].get("deletionTimestamp") for body in pods)
-        if "minAvailable" in spec:
-            needed = _share(spec["minAvailable"], len(pods))
-        else:
-            needed = len(pods) - _share(spec.get("maxUnavailable", 0), len(pods))
-        if healthy - 1 < needed and _ready(found.body):
+        healthy, needed = sum(map(disruption.healthy, pods)), disruption.needed(spec, len(pods))
+        if healthy - 1 < needed and disruption.ready(found.body):
             why = f"The disruption budget {name} needs {needed} healthy pods and has {healthy} currently"
             raise ApiError(
                 429,
@@ -173,12 +165,6 @@ def _check_budgets(api: Api, found: Item) -> None:
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 {"causes": [{"reason": "DisruptionBudget", "message": why}]},
             )
-
-
-def _share(value: int | str, of: int) -> int:
-    if isinstance(value, int):
-        return value
-    return -(-int(value.rstrip("%")) * of // 100)
 
 
 # -- scale -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`python -m onward.local.controllers --state DIR`: scheduler, endpoints, and the life of nodes, in one process."""
+"""`python -m onward.local.controllers --state DIR`: scheduler, endpoints, budgets, life of nodes, in one process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from onward.kube.access import load_access
 from onward.kube.client import Client
 from onward.local import daemon
+from onward.local.controllers.budgets import Budgets
 from onward.local.controllers.endpoints import EndpointsController
 from onward.local.controllers.nodelife import NodeLifecycle
 from onward.local.controllers.notyet import NotYet
@@ -28,6 +29,7 @@ async def _run(state: Path) -> None:
             Scheduler(client, SCHEDULERS).run(),
             EndpointsController(client).run(),
             NodeLifecycle(client, plan).run(),
+            Budgets(client).run(),
             NotYet(client).run(),
         )
 

@@ -13,8 +13,9 @@ from onward.kube.access import load_access
 from onward.kube.client import Client
 from onward.kube.events import EventRecorder
 from onward.kube.informer import Informer
-from onward.kube.objects import ENDPOINTS, SERVICES, Obj, key_of
+from onward.kube.objects import ENDPOINTS, ENDPOINTSLICES, SERVICES, Obj, key_of
 from onward.local import daemon
+from onward.local.network.behind import Behind
 from onward.local.network.datagrams import Back
 from onward.local.network.dns import DnsServer, machine_resolvers
 from onward.local.network.forward import Forwarder, Front, fronts
@@ -42,13 +43,16 @@ async def _run(state: Path) -> None:
     async with Client(access, user_agent="onward-network") as client:
         services = Informer(client, SERVICES, on_change=on_change)
         endpoints = Informer(client, ENDPOINTS, on_change=on_change)
+        slices = Informer(client, ENDPOINTSLICES, on_change=on_change)
+        behind = Behind(endpoints, slices)
         events = EventRecorder(client, "onward-network")
-        tasks = [asyncio.ensure_future(work) for work in (services.run(), endpoints.run(), events.run())]
-        await services.synced()
-        await endpoints.synced()
+        informers = (services, endpoints, slices)
+        tasks = [asyncio.ensure_future(work.run()) for work in (*informers, events)]
+        for informer in informers:
+            await informer.synced()
         always: dict[Front, list[Back]] = {}
         if not shared:
-            server = DnsServer(lambda name: resolve(name, services.get, endpoints.get), machine_resolvers())
+            server = DnsServer(lambda name: resolve(name, services.get, behind.get), machine_resolvers())
             await server.serve_udp(await inside.bound(DNS_ADDRESS, 53))
             await server.serve_tcp(await inside.listen(DNS_ADDRESS, 53))
             # The API is on this machine's own loopback, not in the switch.
@@ -59,7 +63,7 @@ async def _run(state: Path) -> None:
             owners: dict[Front, Obj] = {}
             wanted = dict(always)
             for service in services:
-                found = fronts(service, endpoints.get(key_of(service)))
+                found = fronts(service, behind.get(key_of(service)))
                 wanted |= found
                 owners |= dict.fromkeys(found, service)
             complete = await forwarder.update(wanted)

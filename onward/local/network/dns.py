@@ -19,6 +19,7 @@ A, CNAME, AAAA, SRV, ANY = 1, 5, 28, 33, 255
 TTL_S = 5
 UPSTREAM_S = 2.0
 UDP_BYTES = 1232
+ALIASES = 8  # one behind the other
 NO_ERROR, BAD_FORMAT, FAILED, NO_NAME, NOT_DONE = 0, 1, 2, 3, 4
 
 
@@ -74,8 +75,42 @@ def reply(packet: bytes, code: int, records: list[bytes], limit: int = 65535) ->
     return struct.pack(">HHHHHH", number, answer_flags, 1, len(kept), 0, 0) + packet[12:end] + b"".join(kept)
 
 
-def records_for(answer: Answer, kind: int) -> list[bytes]:
-    here = b"\xc0\x0c"  # the name in the question
+def question(name: str, kind: int) -> bytes:
+    head = struct.pack(">HHHHHH", random.randrange(1 << 16), 0x0100, 1, 0, 0, 0)
+    return head + write_name(name) + struct.pack(">HH", kind, 1)
+
+
+def data_in(packet: bytes, kind: int) -> list[bytes]:
+    """Of the answers of this type in a reply; none where it cannot be read."""
+    found = []
+    try:
+        questions, answers = struct.unpack(">HH", packet[4:8])
+        at = 12
+        for _ in range(questions):
+            at = _after_name(packet, at) + 4
+        for _ in range(answers):
+            at = _after_name(packet, at)
+            this, _, _, length = struct.unpack(">HHIH", packet[at : at + 10])
+            at += 10 + length
+            if this == kind and at <= len(packet):
+                found.append(packet[at - length : at])
+    except (struct.error, IndexError):
+        return []
+    return found
+
+
+def _after_name(packet: bytes, at: int) -> int:
+    while (length := packet[at]) != 0:
+        if length >= 0xC0:  # the rest stands elsewhere
+            return at + 2
+        at += 1 + length
+    return at + 1
+
+
+HERE = b"\xc0\x0c"  # the name in the question
+
+
+def records_for(answer: Answer, kind: int, here: bytes = HERE) -> list[bytes]:
     if answer.alias:
         return [_record(here, CNAME, write_name(answer.alias))]
     found = []
@@ -102,10 +137,27 @@ class DnsServer:
             return None
         if ours(name):
             found = self._resolve(name)
-            return reply(packet, NO_ERROR if found.known else NO_NAME, records_for(found, kind), limit)
+            records = records_for(found, kind)
+            if found.alias and kind in (A, AAAA):  # those who ask do not ask again: they want the end of the way
+                records += await self._behind(found.alias.rstrip(".").lower(), kind)
+            return reply(packet, NO_ERROR if found.known else NO_NAME, records, limit)
         if name.endswith(".in-addr.arpa") or "." not in name:
             return reply(packet, NO_NAME, [])  # nobody outside knows our addresses or bare names
         return await self._ask_outside(packet) or reply(packet, FAILED, [])
+
+    async def _behind(self, alias: str, kind: int) -> list[bytes]:
+        """Records of what a name stands for, which may stand for another one."""
+        records: list[bytes] = []
+        for _ in range(ALIASES):
+            if not ours(alias):
+                answer = await self._ask_outside(question(alias, kind))
+                return records + [_record(write_name(alias), kind, data) for data in data_in(answer or b"", kind)]
+            found = self._resolve(alias)
+            if not found.alias:
+                return records + records_for(found, kind, write_name(alias))
+            records += records_for(found, kind, write_name(alias))
+            alias = found.alias.rstrip(".").lower()
+        return records
 
     async def _ask_outside(self, packet: bytes) -> bytes | None:
         loop = asyncio.get_running_loop()

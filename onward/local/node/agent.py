@@ -199,7 +199,7 @@ class Agent:
 
     async def _begin(self, pod: Obj) -> None:
         uid = uid_of(pod)
-        given = self._devices.allocate(uid, [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]])
+        given = self._devices.allocate(uid, pod["spec"])
         pod = await self._annotate(pod, devices.device_annotations(given))
         async with self._addressing:  # two pods that begin together do not get the same address
             local = self.locals.get(uid)

@@ -33,24 +33,34 @@ class Devices:
         if file.exists():
             self._held = json.loads(file.read_text())
 
-    def allocate(self, pod: str, containers: list[Obj]) -> dict[str, dict[str, list[int]]]:
-        """For each container of the pod, its devices. The same answer when asked again."""
+    def allocate(self, pod: str, spec: Obj) -> dict[str, dict[str, list[int]]]:
+        """For each container of the pod, its devices. The same answer when asked again. What an init container had,
+        those after it have, too."""
         if pod in self._held:
             return self._held[pod]
         given: dict[str, dict[str, list[int]]] = {}
-        for container in containers:
+        before: dict[str, set[int]] = {}  # resource -> what init containers have, and give back
+        inits = spec.get("initContainers") or []
+        passing = {c["name"] for c in inits if c.get("restartPolicy") != "Always"}
+        for container in [*inits, *spec["containers"]]:
             limits = (container.get("resources") or {}).get("limits") or {}
             for resource in filter(is_device, limits):
                 want = quantity.whole(limits[resource])
                 if want == 0:
                     continue
-                free = self._free(resource, given)
+                again = before.setdefault(resource, set())
+                free = [*sorted(again), *self._free(resource, given)]
                 if len(free) < want:
                     raise NotEnough(
                         f"Allocate failed due to requested number of devices unavailable for {resource}. "
                         f"Requested: {want}, Available: {len(free)}, which is unexpected"
                     )
-                given.setdefault(container["name"], {})[resource] = free[:want]
+                taken = sorted(free[:want])
+                given.setdefault(container["name"], {})[resource] = taken
+                if container["name"] in passing:
+                    again.update(taken)
+                else:
+                    again.difference_update(taken)
         if given:
             self._held[pod] = given
             self._save()
@@ -98,4 +108,4 @@ def device_annotations(given: dict[str, dict[str, list[int]]]) -> dict[str, str]
         for resource, some in resources.items():
             if resource.startswith("huawei.com/"):
                 numbers.setdefault(resource, []).extend(some)
-    return {r: ",".join(f"{r.partition('/')[2]}-{n}" for n in sorted(ns)) for r, ns in numbers.items()}
+    return {r: ",".join(f"{r.partition('/')[2]}-{n}" for n in sorted(set(ns))) for r, ns in numbers.items()}

@@ -35,12 +35,13 @@ class MountPoints:
 
     def need(self, target: str, is_file: bool, pod: str) -> None:
         """Make `target` for a pod, with the directories above it, if it does not exist."""
+        target = os.path.realpath(target)  # /var/run/x and /run/x are one place: who needs it is counted once
         if os.path.lexists(target) and not self._may_count():
             return  # nobody of us can have made it
         with self._lock():
             table = self._read()
             missing: list[str] = []
-            path = os.path.normpath(target)
+            path = target
             while not os.path.lexists(path):
                 missing.append(path)
                 path = os.path.dirname(path)

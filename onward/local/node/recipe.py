@@ -63,7 +63,7 @@ def build(inputs: Inputs) -> tuple[Obj, list[str]]:
     containers = []
     for init, given in ((True, spec.get("initContainers")), (False, spec["containers"])):
         containers += [_container(inputs, c, init, sources, etc, notes) for c in given or []]
-    metadata = pod["metadata"]
+    metadata, together = pod["metadata"], (spec.get("resources") or {}).get("limits") or {}
     recipe = {
         "uid": metadata["uid"],
         "name": metadata["name"],
@@ -74,6 +74,8 @@ def build(inputs: Inputs) -> tuple[Obj, list[str]]:
         "cgroup": inputs.cgroup,
         "cgroup_version": inputs.cgroup_version,
         "restart_policy": spec.get("restartPolicy") or "Always",
+        "memory_bytes": quantity.whole(together.get("memory", 0)),
+        "cpu_millis": quantity.millis(together.get("cpu", 0)),
         "grace_s": spec.get("terminationGracePeriodSeconds", 30),
         "deadline_s": spec.get("activeDeadlineSeconds"),
         "started_at": inputs.started_at,
@@ -98,9 +100,28 @@ def volume_setting(inputs: Inputs) -> volumes.Setting:
 
 
 def hostname(pod: Obj) -> str:
-    if pod["spec"].get("hostNetwork"):  # it is on its node
-        return str(pod["spec"]["nodeName"])
-    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
+    """What the pod is called, by itself."""
+    spec = pod["spec"]
+    if spec.get("hostNetwork"):  # it is on its node
+        return str(spec["nodeName"])
+    if spec.get("setHostnameAsFQDN") and domain(pod):
+        return f"{_short_name(pod)}.{domain(pod)}"
+    return _short_name(pod)
+
+
+def _short_name(pod: Obj) -> str:
+    spec = pod["spec"]
+    if spec.get("hostnameOverride"):
+        return str(spec["hostnameOverride"])
+    return str(spec.get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
+
+
+def domain(pod: Obj) -> str:
+    """Of its headless service; empty where it has none."""
+    spec = pod["spec"]
+    if not spec.get("subdomain") or spec.get("hostnameOverride"):
+        return ""
+    return f"{spec['subdomain']}.{pod['metadata']['namespace']}.svc.{DOMAIN}"
 
 
 def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], etc: list[Obj], notes: list[str]) -> Obj:
@@ -125,13 +146,15 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         mounts = [m for m in etc if m["target"] not in {n["target"] for n in mounts}] + mounts
         message_file = str(inputs.place / f"termination-{name}")
         Path(message_file).touch()
-        target = c.get("terminationMessagePath") or "/dev/termination-log"
+        target = os.path.realpath(c.get("terminationMessagePath") or "/dev/termination-log")
         mounts.append({"source": message_file, "target": target, "readonly": False})
     limits = (c.get("resources") or {}).get("limits") or {}
     found = {
         "name": name,
         "init": init,
         "sidecar": init and c.get("restartPolicy") == "Always",
+        "restart_policy": c.get("restartPolicy") or pod["spec"].get("restartPolicy") or "Always",
+        "restart_rules": [r["exitCodes"] for r in c.get("restartPolicyRules") or [] if r.get("exitCodes")],
         "argv": [environment.expand(str(word), env) for word in [*c["command"], *(c.get("args") or [])]],
         "env": env,
         "cwd": c.get("workingDir") or "/",
@@ -154,7 +177,7 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
 def _without_root(mounts: list[Obj], name: str) -> list[Obj]:
     """A path that already shows the volume needs no mount; anything else needs root."""
     needed = [m for m in mounts if os.path.realpath(m["source"]) != os.path.realpath(m["target"])]
-    needed = [m for m in needed if not m["target"].startswith("/var/run/secrets/kubernetes.io/")]
+    needed = [m for m in needed if not m["target"].startswith(os.path.realpath("/var/run/secrets/kubernetes.io"))]
     if needed:
         paths = ", ".join(m["target"] for m in needed)
         raise volumes.MountError(
@@ -254,10 +277,8 @@ def _etc(inputs: Inputs) -> list[Obj]:
 def _hosts(inputs: Inputs) -> str:
     pod = inputs.pod
     lines = ["# written by onward for this pod", "127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
-    name = hostname(pod)
-    names = [name]
-    if pod["spec"].get("subdomain"):
-        names.insert(0, f"{name}.{pod['spec']['subdomain']}.{pod['metadata']['namespace']}.svc.{DOMAIN}")
+    name = hostname(pod) if pod["spec"].get("hostNetwork") else _short_name(pod)
+    names = [f"{name}.{domain(pod)}", name] if domain(pod) else [name]
     lines.append(f"{inputs.facts.get('podIP', '127.0.0.1')}\t{' '.join(names)}")
     for alias in pod["spec"].get("hostAliases") or []:
         lines.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames') or [])}")

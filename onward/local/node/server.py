@@ -69,7 +69,7 @@ class NodeServer:
         if not paths:
             what = "previous terminated container" if previous else "container"
             where = f'{what} "{name}" in pod "{request.match_info["pod"]}"'
-            text = f"{where} not found" if previous else f"{where} is waiting to start: ContainerCreating"
+            text = f"{where} not found" if previous else f"{where} is waiting to start: {_waits_for(pod, name)}"
             raise web.HTTPBadRequest(text=text + "\n")
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         answer.enable_chunked_encoding()
@@ -155,3 +155,8 @@ async def listen(agent: Agent, token_file: Path, sock: socket.socket) -> web.App
     site = web.SockSite(runner, sock)
     await site.start()
     return runner
+
+
+def _waits_for(pod: Local, container: str) -> str:
+    known = (pod.facts.get("containers") or {}).get(container) or {}
+    return str(known.get("reason") or "ContainerCreating")

@@ -66,7 +66,10 @@ def _source(setting: Setting, volume: Obj) -> str:
     if any(kind in volume for kind in FILES):
         own.mkdir(parents=True, exist_ok=True)
         user, group = owners(setting.pod)
-        files = _files(setting, volume)
+        try:
+            files = _files(setting, volume)
+        except MountError as e:
+            raise MountError(f'MountVolume.SetUp failed for volume "{name}" : {e}') from e
         if group is not None:
             files = {path: (content, mode | 0o440) for path, (content, mode) in files.items()}
         write_files(own, files, user, group)
@@ -207,7 +210,7 @@ def _files(setting: Setting, volume: Obj) -> dict[str, tuple[bytes, int]]:
                 private = any(each is not None for each in owners(setting.pod))
                 whole[given["path"]] = (token.encode(), 0o600 if private else mode)
             else:
-                raise MountError(f'volume "{volume["name"]}": projected {kind} is not provided on one machine')
+                raise MountError(f"projected {kind} is not provided on one machine")
     return whole
 
 
@@ -219,7 +222,7 @@ def _from_object(setting: Setting, kind: str, spec: Obj, name: str) -> dict[str,
         elif spec.get("optional"):
             return {}
         else:
-            raise MountError(f'MountVolume.SetUp failed for volume : {kind.lower()} "{name}" not found')
+            raise MountError(f'{kind.lower()} "{name}" not found')
     data: dict[str, bytes]
     if kind == "Secret":
         data = {k: base64.b64decode(v or "") for k, v in (found.get("data") or {}).items()}
@@ -234,9 +237,7 @@ def _from_object(setting: Setting, kind: str, spec: Obj, name: str) -> dict[str,
         if item["key"] not in data:
             if spec.get("optional"):
                 continue
-            raise MountError(
-                f"MountVolume.SetUp failed : {kind.lower()} {name!r} references non-existent key: {item['key']}"
-            )
+            raise MountError(f"{kind.lower()} references non-existent key: {item['key']}")
         chosen[item["path"]] = (data[item["key"]], int(item.get("mode") or mode))
     return chosen
 
@@ -310,9 +311,7 @@ def mounts(container: Obj, sources: Mapping[str, str], env: Mapping[str, str], f
             if not os.path.lexists(inner):
                 os.makedirs(inner, 0o755, exist_ok=True)
             source = os.path.realpath(inner)
-        target = entry["mountPath"]
-        if os.path.exists(target):
-            target = os.path.realpath(target)
+        target = os.path.realpath(entry["mountPath"])
         readonly = bool(entry.get("readOnly")) or entry["name"] in fixed
         found.append({"source": source, "target": target, "readonly": readonly})
     return sorted(found, key=lambda m: m["target"].count("/"))

@@ -44,24 +44,25 @@ class Group:
                     pass  # seen again when a limit cannot be set
             place = f"{place}/{name}"
 
-    def limit(self, memory_bytes: int, cpu_millis: int) -> str:
-        """Set limits (0: none). Returns what could not be set, as a sentence, or nothing."""
+    def limit(self, memory_bytes: int, cpu_millis: int, as_one: bool = True) -> str:
+        """Set limits (0: none). Returns what could not be set, as a sentence, or nothing. `as_one`: out of memory, all
+        of the group end, not one process of it."""
         if not self.paths:
             return "no control groups here: limits are not enforced" if memory_bytes or cpu_millis else ""
         try:
             if memory_bytes:
-                self._limit_memory(memory_bytes)
+                self._limit_memory(memory_bytes, as_one)
             if cpu_millis:
                 self._limit_cpu(cpu_millis)
         except OSError as e:
             return f"limits are not enforced: {e.strerror} ({e.filename})"
         return ""
 
-    def _limit_memory(self, size: int) -> None:
+    def _limit_memory(self, size: int, as_one: bool) -> None:
         if self.version == 2:
             _write(f"{self.paths[0]}/memory.max", str(size))
             # No swap; and who is out of memory ends as a whole, as the kubelet has it since 1.28.
-            for file, text in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+            for file, text in (("memory.swap.max", "0"), ("memory.oom.group", str(int(as_one)))):
                 if os.path.exists(f"{self.paths[0]}/{file}"):
                     _write(f"{self.paths[0]}/{file}", text)
             return

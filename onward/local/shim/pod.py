@@ -98,6 +98,10 @@ class Pod:
         """`final` is called when all has ended and is written down."""
         self._final = final
         self._restore()
+        memory, cpu = (int(self._recipe.get(name) or 0) for name in ("memory_bytes", "cpu_millis"))
+        limits = self.group.limit(memory, cpu, as_one=False)
+        if limits:
+            self._event("Warning", "LimitsNotEnforced", f"the pod as a whole: {limits}")
         limit = self._recipe.get("deadline_s")
         if limit:
             left_s = float(self._recipe["started_at"]) + float(limit) - time.time()
@@ -179,17 +183,20 @@ class Pod:
                 if not c.started:
                     return False
             elif c.ended and not c.succeeded:
-                if self._recipe["restart_policy"] == "Never":
-                    self._end()
-                else:
+                if self._restarts(c):
                     self._again(c)
+                else:
+                    self._end()
                 return False
             elif not c.succeeded:
                 return False
         return True
 
     def _restarts(self, c: Container) -> bool:
-        policy = self._recipe["restart_policy"]
+        """By a rule for its exit code, or its own policy, or that of the pod."""
+        if c.ended and any(_applies(rule, c.state["exitCode"]) for rule in c.spec.get("restart_rules") or []):
+            return True
+        policy = c.spec.get("restart_policy") or self._recipe["restart_policy"]
         return policy == "Always" or (policy == "OnFailure" and not c.succeeded)
 
     def _again(self, c: Container, always: bool = False) -> None:
@@ -246,6 +253,10 @@ class Pod:
             c.remove()
         self._publish()
         self._final()
+
+
+def _applies(rule: dict[str, Any], code: int) -> bool:
+    return (code in (rule.get("values") or [])) == (rule.get("operator") == "In")
 
 
 def _words(seconds: float) -> str:

@@ -136,7 +136,7 @@ def become(spec: Spec, argv: list[str]) -> None:
 def _go_to(place: str, mounts: list[Spec]) -> None:
     """A working directory in a volume is made, as container runtimes do; elsewhere it would be one of the machine's."""
     try:
-        if any(place.startswith(f"{entry['target']}/") for entry in mounts):
+        if any(os.path.realpath(place).startswith(f"{entry['target']}/") for entry in mounts):
             os.makedirs(place, exist_ok=True)
         os.chdir(place)
     except OSError as e:

@@ -116,6 +116,13 @@ def test_sizes_are_bounded(api: ApiProcess) -> None:
     assert api.call("PATCH", f"{MAPS}/kube-root-ca.crt", deep, "application/merge-patch+json")[0] < 500
 
 
+def test_what_copies_itself_in_a_patch_is_refused(api: ApiProcess) -> None:
+    doubles = [{"op": "copy", "from": "/data", "path": f"/data/{n}"} for n in range(60)]
+    code, answer = api.call("PATCH", f"{MAPS}/kube-root-ca.crt", doubles, "application/json-patch+json")
+    assert code == 422
+    assert "accumulated size increase of copy operations" in answer["message"]
+
+
 @pytest.mark.parametrize("token", ["", "wrong", "x" * 10_000, "a.b.c", "..", "\u00e9"])
 def test_a_wrong_token_is_401(api: ApiProcess, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}".encode("latin-1").decode("latin-1")}

@@ -43,6 +43,19 @@ def test_what_another_cluster_needs_stays(machine: Machine) -> None:
     assert not machine.table.exists()
 
 
+def test_two_ways_to_a_place_lead_to_one_place(machine: Machine) -> None:
+    """As /var/run/secrets and /run/secrets, where every pod has its token."""
+    (machine.root / "run").mkdir()
+    (machine.root / "var").symlink_to("run")
+    one = machine.cluster("one")
+    one.need(str(machine.root / "var" / "secrets"), False, "a")
+    one.need(str(machine.root / "run" / "secrets"), False, "b")
+    one.release("a")
+    assert os.path.isdir(machine.root / "run" / "secrets"), "b still needs it"
+    one.release("b")
+    assert list((machine.root / "run").iterdir()) == []
+
+
 def test_what_was_there_or_is_used_by_others_stays(machine: Machine) -> None:
     one = machine.cluster("one")
     (machine.root / "data").mkdir()

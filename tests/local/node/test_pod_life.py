@@ -38,6 +38,13 @@ PODS = [
     pod("life-fails", "echo broken; exit 3", container="terminationMessagePolicy: FallbackToLogsOnError"),
     pod("life-signal", "kill -9 $$$$"),
     pod("life-oom", "python3 -c 'bytearray(300 << 20)'; exit 1", container="resources: {limits: {memory: 40Mi}}"),
+    pod("life-oom-all", "python3 -c 'bytearray(300 << 20)'; exit 1", pod="resources: {limits: {memory: 40Mi, cpu: 1}}"),
+    pod("life-rules", "test -e /data/x && exit 0; touch /data/x; exit 42",
+        pod="volumes: [{name: d, emptyDir: {}}]",
+        container="volumeMounts: [{name: d, mountPath: /data}]\n    restartPolicy: Never\n"
+        "    restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [7, 42]}}]"),
+    pod("life-own", "exit 3", restart="Always", grace=0, container="restartPolicy: Never").rstrip()
+    + "\n  - {name: other, image: none, command: [sh, -c, 'exit 3']}\n",
     pod("life-missing", "true").replace("[sh, -c, 'true']", "[no-such-program]"),
     pod("life-empty", "true").replace("command: [sh, -c, 'true']", "args: [x]"),
     pod("life-crash", "echo try; exit 1", restart="Always"),
@@ -113,6 +120,22 @@ def test_a_pod_fails(pods: OneCluster) -> None:
 def test_more_memory_than_allowed(pods: OneCluster) -> None:
     pods.phase("life-oom", "Failed")
     assert terminated(pods, "life-oom")["reason"] == "OOMKilled"
+
+
+def test_more_memory_than_the_pod_as_a_whole_may_have(pods: OneCluster) -> None:
+    pods.phase("life-oom-all", "Failed")
+    assert terminated(pods, "life-oom-all")["reason"] == "OOMKilled"
+
+
+def test_a_container_has_a_policy_and_rules_of_its_own(pods: OneCluster) -> None:
+    pods.phase("life-rules", "Succeeded")
+    found = pods.container("life-rules")
+    assert found["restartCount"] == 1
+    assert found["lastState"]["terminated"]["exitCode"] == 42
+    pods.until(lambda: pods.container("life-own", "other").get("restartCount", 0) >= 1, "the pod's policy is Always")
+    own = pods.container("life-own")
+    assert (own["restartCount"], own["state"]["terminated"]["exitCode"]) == (0, 3)
+    assert pods.status("life-own")["phase"] == "Running"
 
 
 def test_a_command_that_does_not_exist(pods: OneCluster) -> None:

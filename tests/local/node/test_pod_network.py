@@ -20,7 +20,8 @@ from onward.local import plan as plans
 from onward.local import up, wiring
 
 SERVER = (
-    "python3 -c \"import http.server as h, os; h.HTTPServer(('', 8080), h.SimpleHTTPRequestHandler).serve_forever()\""
+    "python3 -c \"from http.server import *; "
+    "ThreadingHTTPServer(('', 8080), SimpleHTTPRequestHandler).serve_forever()\""
 )
 ASK = """
 import json, socket, ssl, sys, time, urllib.request
@@ -43,7 +44,7 @@ def echo(name):
     sock.settimeout(1)
     return patiently(lambda: sock.sendto(b"hi", (name, 7)) and sock.recv(100).decode())
 found = {"web": get("http://web"), "qualified": get("http://web.default.svc.cluster.local:80")}
-found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc")}
+found |= {name: find(name) for name in ("web", "head", "one.head", "kubernetes.default.svc", "alias")}
 found["echo"] = echo("echo")
 found["nothing.default"] = find("nothing.default", 0)
 place = "/var/run/secrets/kubernetes.io/serviceaccount/"
@@ -84,12 +85,41 @@ def test_services_and_names(pods: OneCluster) -> None:
     assert found["one.head"] == [one["podIP"]]
     assert set(found["head"]) <= {one["podIP"], two["podIP"]}
     assert found["kubernetes.default.svc"] == ["10.96.0.1"]
+    assert found["alias"] == found["web"], "a name that stands for another one"
     assert "not known" in found["nothing.default"]
     assert found["api"] == "default", "pods reach the API by its name, with a token of their own"
     assert found["name"] == "net-ask"
     assert found["own"] == [status["podIP"]]
     assert pods.pod("net-one")["spec"]["nodeName"] == "node-1", "its label was asked for"
     assert pods.pod("net-two")["spec"]["nodeName"] == "node-2", "one is on node-1, and node-3 has a taint"
+
+
+SLICES = """
+apiVersion: v1
+kind: Service
+metadata: {name: by-hand}
+spec: {ports: [{port: 81}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: by-hand-1, labels: {kubernetes.io/service-name: by-hand}}
+addressType: IPv4
+endpoints: [{addresses: [ADDRESS]}]
+ports: [{name: "", port: 8080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: net-slices}
+spec: {restartPolicy: OnFailure, containers: [{name: c, image: none, command: [python3, -c,
+  "import urllib.request as u; print(u.urlopen('http://by-hand:81', timeout=5).status)"]}]}
+"""
+
+
+def test_endpoints_that_somebody_wrote(pods: OneCluster) -> None:
+    """A service without a selector, and slices for it, as Kubernetes asks for since Endpoints are deprecated."""
+    pods.apply(SLICES.replace("ADDRESS", pods.ready("net-one")["podIP"]))
+    pods.phase("net-slices", "Succeeded")
+    assert pods.logs("net-slices") == "200\n"
 
 
 def test_node_addresses(pods: OneCluster) -> None:

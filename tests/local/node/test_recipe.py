@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from onward.kube.queue import WorkQueue
 from onward.local import plan as plans
@@ -37,6 +40,24 @@ def test_a_port_that_is_not_there_is_said() -> None:
     with os.fdopen(read) as said:
         assert said.read() == "the container has no port of the name 'web'"
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "hosts"),
+    [
+        ({}, "p", "p"),
+        ({"hostname": "h", "subdomain": "s"}, "h", "h.s.n.svc.cluster.local h"),
+        ({"subdomain": "s", "setHostnameAsFQDN": True}, "p.s.n.svc.cluster.local", "p.s.n.svc.cluster.local p"),
+        ({"setHostnameAsFQDN": True}, "p", "p"),
+        ({"hostname": "h", "subdomain": "s", "hostnameOverride": "any.of.mine"}, "any.of.mine", "any.of.mine"),
+        ({"hostNetwork": True, "nodeName": "node-1"}, "node-1", "node-1"),
+    ],
+)  # fmt: skip
+def test_what_a_pod_is_called(spec: dict[str, Any], name: str, hosts: str) -> None:
+    pod = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
+    assert recipe.hostname(pod) == name
+    inputs: Any = SimpleNamespace(pod=pod, facts={"podIP": "10.1.1.1"})
+    assert f"10.1.1.1\t{hosts}" in recipe._hosts(inputs).splitlines()
 
 
 class Tokens:
