@@ -89,6 +89,8 @@ def test_pytorch_on_two_nodes_of_eight() -> None:
             "LOCAL_WORLD_SIZE": "8",
             "LOCAL_RANK": "0,1,2,3,4,5,6,7",
             "MINDX_TASK_ID": "u-1",
+            "MINDX_SERVER_IP": "clusterd-grpc-svc.mindx-dl.svc.cluster.local",
+            "MINDX_SERVER_DOMAIN": "clusterd-grpc-svc.mindx-dl.svc.cluster.local",
             "REPLICA_TYPE": name,
             "HostNetwork": "false",
             "HCCL_LOGIC_SUPERPOD_ID": "0",
@@ -133,6 +135,17 @@ def test_tensorflow_on_two_nodes_of_eight() -> None:
     }
     assert expected.items() <= worker.items()
     assert "PROCESS_RECOVER" not in worker
+
+
+def test_a_pod_on_the_network_of_its_host_is_told_so() -> None:
+    found = env(good(job(Master=role(), Worker=role(spec={"hostNetwork": True}))), "Worker")
+    assert found["HostNetwork"] == "true"
+
+
+@pytest.mark.parametrize(("devices", "told"), [(8, "true"), (0, "false")])
+def test_mindspore_is_told_whether_there_are_devices(devices: int, told: str) -> None:
+    read = good(job("mindspore", Scheduler=role(devices=devices), Worker=role(devices=devices)))
+    assert env(read, "Worker")["NPU_POD"] == told
 
 
 def test_a_job_without_accelerators_has_ranks_too() -> None:
@@ -221,7 +234,7 @@ def test_what_the_user_wrote() -> None:
 def test_what_onward_run_is_told() -> None:
     read = good(with_marks(job(Master=role(), Worker=role(2)), recover_strategy="recover"))
     leader, worker = env(read, "Master"), env(read, "Worker", 1)
-    assert leader["ONWARD_RDZV_ENDPOINT"] == "$(POD_IP):9601"
+    assert leader["ONWARD_RDZV_ENDPOINT"] == "[$(POD_IP)]:9601"
     assert worker["ONWARD_RDZV_ENDPOINT"] == "10.96.0.7:9601"
     assert worker["ONWARD_NODE_RANK"] == "2"
     assert worker["ONWARD_RECOVER_STRATEGY"] == "recover,exit"
@@ -233,14 +246,20 @@ def test_what_a_pod_is_told_that_takes_the_place_of_another() -> None:
     begun = Surroundings("10.96.0.7", others=("10.0.0.4:9601", "10.0.0.5:9601"), joins=True, operator="op:1")
     again = env(read, "Master", around=begun)
     assert "ONWARD_RDZV_ENDPOINT" not in again  # the job goes on elsewhere: this pod does not begin it anew
-    assert again["ONWARD_MANAGER"] == "10.0.0.4:9601,10.0.0.5:9601,$(POD_IP):9601"  # the others may look for it there
+    assert again["ONWARD_MANAGER"] == "10.0.0.4:9601,10.0.0.5:9601,[$(POD_IP)]:9601"  # the others may look for it there
     assert (again["ONWARD_STANDBY"], again["ONWARD_NODE_RANK"]) == ("1", "0")
     assert again["ONWARD_OPERATOR"] == "op:1"
     assert env(read, "Worker", 1, around=begun)["ONWARD_MANAGER"].endswith(",10.96.0.7:9601")
 
     early = Surroundings("10.96.0.7", others=("10.0.0.4:9601",))
-    assert env(read, "Master", around=early)["ONWARD_RDZV_ENDPOINT"] == "$(POD_IP):9601,10.0.0.4:9601"
+    assert env(read, "Master", around=early)["ONWARD_RDZV_ENDPOINT"] == "[$(POD_IP)]:9601,10.0.0.4:9601"
     assert "ONWARD_STANDBY" not in env(read, "Master", around=early), "it is where the job begins"
+
+
+def test_addresses_of_ipv6_are_told_from_their_ports() -> None:
+    found = env(good(job()), "Worker", around=Surroundings("fd00::7", others=("[fd00::9]:9601",)))
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("fd00::7", "2222")
+    assert found["ONWARD_RDZV_ENDPOINT"] == "[fd00::7]:9601,[fd00::9]:9601"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,19 +20,24 @@ from onward.kube import served
 from onward.kube.access import Access
 from onward.kube.client import Client
 from onward.kube.objects import CONFIGMAPS, NAMESPACES, NODES, PODS, SECRETS, SERVICES, Obj, name_of, uid_of
+from onward.operator import ranktables
 from onward.operator.eyes import JOBS, Eyes
 
 LIMIT_S = 120.0
 
 
 def tell(
-    real: Access, story: Callable[[World], Awaitable[None]], fate: Fate | None = None, gang: bool | None = True
+    real: Access,
+    story: Callable[[World], Awaitable[None]],
+    fate: Fate | None = None,
+    gang: bool | None = True,
+    **given: Any,
 ) -> None:
     async def go() -> None:
         async with Client(real) as client:
             world = World(client, f"s-{uuid.uuid4().hex[:8]}")
             await world.build()
-            async with operated(real, world, fate or Fate(), gang):
+            async with operated(real, world, fate or Fate(), gang, **given):
                 await story(world)
 
     asyncio.run(asyncio.wait_for(go(), LIMIT_S))
@@ -558,6 +564,31 @@ def test_the_rank_table_fills_the_users_config_map(real: Access) -> None:
         assert [d["rank_id"] for s in done["server_list"] for d in s["device"]] == ["0", "1", "2"]
 
     tell(real, story)
+
+
+def test_the_rank_table_is_a_file_as_soon_as_it_can_be_written(
+    real: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranktables, "AGAIN_S", 0.2)
+    root = tmp_path / "ranktable"
+    root.write_text("not a directory")
+    job = a_job("job")
+    job["spec"]["replicaSpecs"]["Master"]["template"]["spec"]["volumes"] = [{"name": "ranktable", "emptyDir": {}}]
+
+    async def story(world: World) -> None:
+        await submit(world, job)
+        await runs(world)
+        await said(world, f"RankTableFailed: the rank table cannot be written to {root}")
+        root.unlink()
+        file = root / f"{world.namespace}.job" / "hccl.json"
+        done = '"status": "completed"'
+        await world.until(lambda: file.exists() and done in file.read_text(), "the table is complete")
+        table = json.loads(file.read_text())
+        assert [d["rank_id"] for s in table["server_list"] for d in s["device"]] == ["0", "1", "2"]
+        assert file.stat().st_mode & 0o777 == 0o644
+        assert (file.parent / "version").read_text().isdecimal()
+
+    tell(real, story, rank_tables=str(root))
 
 
 @NIGHTLY
