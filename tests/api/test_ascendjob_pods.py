@@ -9,7 +9,7 @@ import pytest
 from acjobs import good, job, role, seed, with_marks
 
 from onward.api import pods, ranktable
-from onward.api.env import TOKEN_FILE, Surroundings
+from onward.api.env import Surroundings
 from onward.api.job import Job
 
 HERE = Surroundings(leader_address="10.96.0.7")
@@ -97,7 +97,7 @@ def test_pytorch_on_two_nodes_of_eight() -> None:
             "ONWARD_NNODES": "2",
             "ONWARD_NODE_RANK": number,
             "ONWARD_NPROC_PER_NODE": "8",
-            "ONWARD_JOIN_TOKEN_FILE": TOKEN_FILE,
+            "ONWARD_JOIN_TOKEN_FILE": "/var/run/secrets/onward/token",
         }
         assert expected.items() <= found.items()
         assert "PROCESS_RECOVER" not in found
@@ -135,6 +135,13 @@ def test_tensorflow_on_two_nodes_of_eight() -> None:
     }
     assert expected.items() <= worker.items()
     assert "PROCESS_RECOVER" not in worker
+
+
+@pytest.mark.parametrize("kind", ["Ascend910", "Ascend310", "Ascend310P", "npu"])
+def test_which_cards_a_pod_may_use_is_told_by_its_annotation(kind: str) -> None:
+    name = f"huawei.com/{kind}"
+    read = good(job(Master=role(devices=2, device=name), Worker=role(devices=2, device=name)))
+    assert env(read, "Worker")["ASCEND_VISIBLE_DEVICES"] == f"<metadata.annotations['{name}']>"
 
 
 def test_a_pod_on_the_network_of_its_host_is_told_so() -> None:
