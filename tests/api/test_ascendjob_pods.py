@@ -144,6 +144,47 @@ def test_which_cards_a_pod_may_use_is_told_by_its_annotation(kind: str) -> None:
     assert env(read, "Worker")["ASCEND_VISIBLE_DEVICES"] == f"<metadata.annotations['{name}']>"
 
 
+@pytest.mark.parametrize(
+    ("framework", "variable"),
+    [("pytorch", "MASTER_PORT"), ("mindspore", "MS_SCHED_PORT"), ("tensorflow", "CM_CHIEF_PORT")],
+)
+def test_the_port_where_they_meet_is_the_users_own(framework: str, variable: str) -> None:
+    leader = {"pytorch": "Master", "mindspore": "Scheduler", "tensorflow": "Chief"}[framework]
+    ports = {"ports": [{"containerPort": 8000, "name": "other"}, {"containerPort": 3333, "name": "ascendjob-port"}]}
+    read = good(job(framework, **{leader: role(container=ports), "Worker": role()}))
+    assert env(read, leader)[variable] == env(read, "Worker")[variable] == "3333"
+
+
+def test_where_a_pod_is_it_is_told_in_the_words_of_the_sample() -> None:
+    found = env(good(job()), "Worker")
+    assert (found["POD_IP"], found["XDL_IP"]) == ("<status.podIP>", "<status.hostIP>")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "device", "told"),
+    [
+        ({"sp-block": "16"}, "huawei.com/Ascend910", ["0", "0", "1", "1"]),  # two pods of eight to a block
+        ({"sp-block": "no number"}, "huawei.com/Ascend910", ["0", "0", "0", "0"]),
+        ({}, "huawei.com/Ascend910", ["0", "0", "0", "0"]),
+        ({}, "nvidia.com/gpu", [None] * 4),
+    ],
+)
+def test_blocks_of_super_pods_are_numbered(annotations: dict[str, str], device: str, told: list[str | None]) -> None:
+    given = job(Master=role(devices=8, device=device), Worker=role(3, devices=8, device=device))
+    given["metadata"]["annotations"] = annotations
+    read = good(given)
+    pods_of = [("Master", 0), ("Worker", 0), ("Worker", 1), ("Worker", 2)]
+    assert [env(read, name, index).get("HCCL_LOGIC_SUPERPOD_ID") for name, index in pods_of] == told
+
+
+@pytest.mark.parametrize(
+    ("device", "told"), [("huawei.com/Ascend910", "<metadata.annotations['super-pod-rank']>"), ("huawei.com/npu", "0")]
+)
+def test_with_soft_affinity_the_scheduler_numbers_them(device: str, told: str) -> None:
+    given = with_marks(job(Master=role(devices=8, device=device)), {"super-pod-affinity": "soft"})
+    assert env(good(given), "Master")["HCCL_LOGIC_SUPERPOD_ID"] == told
+
+
 def test_a_pod_on_the_network_of_its_host_is_told_so() -> None:
     found = env(good(job(Master=role(), Worker=role(spec={"hostNetwork": True}))), "Worker")
     assert found["HostNetwork"] == "true"
