@@ -412,7 +412,7 @@ class Launcher:
             what = "it may have another token, or be no manager; its reason is in manager.log on its node"
             self.observer.note(f"the manager at {', '.join(office.doors).replace('|', ':')} does not let us in: {what}")
         waited = time.monotonic() - self._started_at
-        alone = self.logic.orders is None and not office.open and not office.turned_away
+        alone = self.logic.orders is None and not (office.open or office.turned_away or self._meeting.hosts)
         nobody = f"nobody answers at {', '.join(office.doors).replace('|', ':')}" if alone else ""
         if nobody and waited > UNANSWERED_S and not self._told_nobody:
             self._told_nobody = True

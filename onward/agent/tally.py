@@ -19,6 +19,7 @@ class Tally:
         self._moved_at = 0.0
         self._step_s = 0.0  # what a step takes, lately
         self._recovering = False
+        self._open_at: float | None = None  # since when an incident is open that has not been counted yet
         self._incidents_s = 0.0
         self._still_s = 0.0  # stood still before the incident that is open was noticed
         self._wasted_s = 0.0  # outside incidents: standing still before one was noticed, or redoing lost steps
@@ -31,6 +32,10 @@ class Tally:
                 self._wasted_s += now - self._seen_at
             elif recovering and not self._recovering:
                 self._still_s = max(0.0, now - self._moved_at - self._step_s)
+        if not recovering:
+            self._open_at = None
+        elif self._open_at is None:
+            self._open_at = now
         self._seen_at, self._recovering = now, recovering
         if low < 0:
             return
@@ -60,11 +65,13 @@ class Tally:
             self._incidents_s += min(incident_s, now - self._began_at)
             self._wasted_s += max(0.0, self._still_s - noticed_s)
         self._still_s = 0.0
+        self._open_at = now if self._recovering else None
 
     def times(self, now: float) -> Times:
         if self._began_at is None or now <= self._began_at:
             return Times()
         trained_s = now - self._began_at
-        lost_s = self._incidents_s + self._wasted_s + self._still_s
+        open_s = now - max(self._open_at, self._began_at) if self._open_at is not None else 0.0
+        lost_s = self._incidents_s + self._wasted_s + self._still_s + open_s
         still_s = max(0.0, now - self._moved_at - self._step_s)
         return Times(trained_s=trained_s, good_s=max(0.0, trained_s - lost_s), still_s=still_s)

@@ -85,6 +85,7 @@ class _Reader:
             return self.problems
         if recovery.in_process:
             self._manager_port(replicas)
+        self._devices(replicas)
         labels = self.marks.labels
         return Job(
             api_version=API_VERSION,
@@ -337,6 +338,13 @@ class _Reader:
         if added:
             where = f"port {MANAGER_PORT} ({MANAGER_PORT_NAME}) was added to {', '.join(added)}"
             self._note("PortAdded", f"{where}: the job's recovery needs it")
+
+    def _devices(self, replicas: list[Replica]) -> None:
+        asked = {replica.name: replica.device for replica in replicas if replica.device[1]}
+        if len(set(asked.values())) > 1:
+            listed = " and ".join(f"{name} asks for {count} {resource}" for name, (resource, count) in asked.items())
+            most = max(count for _, count in asked.values())
+            self._note("UnevenDevices", f"{listed}, but every pod is told that it has {most} ranks")
 
     def _is_misshapen(self, at: tuple[str, ...], reason: str) -> bool:
         """What has the wrong type there is told; nothing below it can be read."""

@@ -58,6 +58,11 @@ def leader_port(job: Job) -> int:
     return next((int(p["containerPort"]) for p in ports if p.get("name") == PORT_NAME), PORT)
 
 
+def door_of(host: str, port: int | str = MANAGER_PORT) -> str:
+    """Where a manager is. In brackets where colons may be in it: an address of IPv6, or one that is not known yet."""
+    return f"[{host}]:{port}" if ":" in host or host.startswith("$") else f"{host}:{port}"
+
+
 def leader_name(job: Job) -> str:
     """Name of the leader's pod, and of its service."""
     leader = job.leader
@@ -268,7 +273,7 @@ def _place(job: Job, replica: Replica, index: int, around: Surroundings) -> dict
     if job.device[1]:
         found["ONWARD_NPROC_PER_NODE"] = str(job.device[1])
     host = around.leader_address or f"{leader_name(job)}.{job.namespace}.svc"
-    leader = f"{'$(POD_IP)' if replica.leader else host}:{MANAGER_PORT}"
+    leader = door_of("$(POD_IP)" if replica.leader else host)
     if around.joins:
         found["ONWARD_MANAGER"] = ",".join([*around.others, leader])
     elif not job.trains(job.leader):

@@ -29,7 +29,9 @@ def scheduler(names: tuple[str, ...], kubeconfig: str | None, **given: Any) -> i
             "onward scheduler: which pods are its own? Write --scheduler-name NAME, once for each value of "
             "spec.schedulerName it is to serve (for example volcano, where Volcano itself does not run)"
         )
+    from onward.log import tell_all
     from onward.scheduler.serve import ServeSettings, run
 
+    tell_all()
     settings = ServeSettings(names, given["patience"], given["lease_namespace"], given["lease_name"])
     return run(access(kubeconfig), settings)

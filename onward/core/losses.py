@@ -182,7 +182,9 @@ def _has_failed(job: Wanted) -> str:
 
 def _past_limit(job: Wanted, told: str) -> Verdict:
     text = f"Job {job.name} has failed because it has reached the specified backoff limit"
-    return Verdict(fatal=text, why=f"{told}; {job.backoff_limit or job.retry_times} waves of lost pods were allowed")
+    limit = job.backoff_limit or job.retry_times
+    allowed = "1 wave of lost pods was allowed" if limit == 1 else f"{limit} waves of lost pods were allowed"
+    return Verdict(fatal=text, why=f"{told}; {allowed}")
 
 
 def _everybody(job: Wanted, insight: Insight | None) -> bool:

@@ -85,6 +85,9 @@ def condition(kind: str, reason: str, message: str, at: str, transition: str, st
 def not_ready(census: Census, min_member: int, could: int, why: str) -> str:
     """`3/8 tasks in gang unschedulable: pod group is not ready, 8 Pending, 8 minAvailable; ...`"""
     short = max(0, min_member - could)
+    if not census.total:  # nobody makes them before it is let in
+        text = f"pod group is not ready, 0 of {min_member} pods are there"
+        return f"{text}; {why}" if why else text
     text = f"{short}/{census.total} tasks in gang unschedulable: pod group is not ready, "
     text += f"{census.pending} Pending, {min_member} minAvailable"
     return f"{text}; {why}" if why else text

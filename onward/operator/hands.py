@@ -12,8 +12,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from onward.api import pods
-from onward.api.ascendjob import MANAGER_PORT
-from onward.api.env import TOKEN_KEY, Surroundings
+from onward.api.env import TOKEN_KEY, Surroundings, door_of
 from onward.api.job import Job
 from onward.core.jobs import (
     DropGang,
@@ -196,9 +195,7 @@ class Hands:
         if not label.items() <= (ours["metadata"].get("labels") or {}).items():
             patch = {"metadata": {"uid": uid_of(ours), "labels": label}}
             namespace = ours["metadata"]["namespace"]
-            ours = await guarded(
-                self._leads, lambda: self._client.patch(resource, name_of(ours), patch, namespace)
-            )
+            ours = await guarded(self._leads, lambda: self._client.patch(resource, name_of(ours), patch, namespace))
         informer.learn(ours)
 
     async def _ensure_secret(self, job: Job, memory: Memory) -> None:
@@ -280,9 +277,9 @@ def _managers(sight: Sight, memory: Memory, new: MakePod) -> tuple[str, ...]:
     before = [p for p in sight.seen.pods if new.floor <= p.wave and (p.wave < new.wave or new.stand_in_for)]
     going = [p for p in before if p.phase == "Running" and p.deleting is None]
     addresses = [str((sight.pods[p.name].get("status") or {}).get("podIP") or "") for p in going]
-    alive = [f"{address}:{MANAGER_PORT}" for address in addresses if address]
-    hosts = {door.rpartition(":")[0] for door in alive}
-    first = [door for door in memory.managers if door.rpartition(":")[0] in hosts]
+    alive = [door_of(address) for address in addresses if address]
+    hosts = {each.rpartition(":")[0] for each in alive}
+    first = [each for each in memory.managers if each.rpartition(":")[0] in hosts]
     return tuple(dict.fromkeys([*first, *alive]))[:MANAGERS_MOST]
 
 

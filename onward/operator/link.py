@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from onward.api.ascendjob import MANAGER_PORT
+from onward.api.env import door_of
 from onward.core.jobs import Insight
 from onward.core.policy import Policy
 from onward.errors import WireError
@@ -207,7 +208,7 @@ class Link:
     def _hear(self, door: str, facts: JobFacts) -> None:
         self._doors = list(dict.fromkeys([door, *([facts.seat] if facts.seat else []), *facts.managers]))
         memory = self._memory
-        memory.managers = tuple(d.replace("|", ":") for d in self._doors)
+        memory.managers = tuple(door_of(host, port) for host, _, port in (d.rpartition("|") for d in self._doors))
         new = insight(facts)
         old = memory.insight
         memory.insight, memory.lately = new, None

@@ -105,11 +105,12 @@ class Operator:
             raise
         if not knew and memory.token:  # now the manager can be spoken to; nothing else may happen for hours
             self.links.update(key, sight, memory)
-        await self._tables.keep(sight, memory, at)
+        tables_s = await self._tables.keep(sight, memory, at)
         if memory.failed({}):
             self._queue.add(key)
-        if plan.again_s is not None:
-            self._queue.add_after(key, plan.again_s)
+        for after_s in (plan.again_s, tables_s):
+            if after_s is not None:
+                self._queue.add_after(key, after_s)
 
     async def _was_mistaken(self, sight: Sight) -> bool:
         """Before a loss is counted the server itself is asked: a cache may be behind."""

@@ -12,10 +12,13 @@ from pathlib import Path
 
 from onward.api import pods, ranktable
 from onward.api.job import Job
+from onward.core.jobs import OVER
 from onward.kube.client import ApiError, Client
 from onward.kube.objects import CONFIGMAPS
 from onward.operator.eyes import Memory, Sight
 from onward.operator.hands import guarded
+
+AGAIN_S = 10.0  # a shared directory may be back by then
 
 
 class RankTables:
@@ -24,13 +27,14 @@ class RankTables:
     def __init__(self, client: Client, root: str, leads: Callable[[], bool], say: Callable[[Sight, str], None]) -> None:
         self._client, self._root, self._leads, self._say = client, Path(root), leads, say
 
-    async def keep(self, sight: Sight, memory: Memory, at: float) -> None:
+    async def keep(self, sight: Sight, memory: Memory, at: float) -> float | None:
+        """After how long to try again; None: it is as it should be."""
         job = sight.read
         if not isinstance(job, Job) or not sight.pods:
-            return
+            return None
         text = ranktable.rank_table(job, sight.pods.values())
         if text is None or text == memory.table:
-            return
+            return None
         data = {ranktable.FILE: text, ranktable.VERSION_FILE: str(int(at))}
         await self._fill_config_map(job, data)
         if ranktable.wants_file(job):
@@ -38,7 +42,10 @@ class RankTables:
                 await asyncio.to_thread(self._write_files, job, data)
             except OSError as e:
                 self._say(sight, f"the rank table cannot be written to {e.filename}: {e.strerror}")
+                over = sight.seen.word is not None and sight.seen.word.type in OVER
+                return None if over else AGAIN_S
         memory.table = text
+        return None
 
     async def _fill_config_map(self, job: Job, data: dict[str, str]) -> None:
         async def write() -> dict[str, object]:

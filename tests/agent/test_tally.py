@@ -71,7 +71,21 @@ def test_goodput_counts_the_time_before_a_hang_was_noticed() -> None:
         t.see([n], False, float(n))
     t.see([10], False, 14.0)
     t.see([10], True, 15.0)  # stood still for five seconds, one of which a step takes
-    assert t.times(21.0).goodput == pytest.approx(1 - 4 / 20, abs=0.01)
+    assert t.times(15.0).goodput == pytest.approx(1 - 4 / 14, abs=0.01)
+
+
+def test_goodput_falls_while_an_incident_is_open() -> None:
+    t = Tally()
+    for n in range(1, 11):
+        t.see([n], False, float(n))
+    t.see([10], True, 11.0)
+    open_for = [t.times(11.0 + s).goodput for s in (0.0, 5.0, 10.0)]
+    assert open_for == pytest.approx([1.0, 10 / 15, 10 / 20])
+    t.closed(10.0, 21.0)
+    assert t.times(21.0).goodput == pytest.approx(10 / 20), "and is no other when it is over"
+    t.see([11], False, 21.0)
+    t.see([21], False, 31.0)
+    assert t.times(31.0).goodput == pytest.approx(20 / 30)
 
 
 def test_what_an_incident_says_of_the_time_before_it_was_noticed_is_counted_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 from acjobs import good, job, role, seed, with_marks
 
 from onward.api import pods, ranktable
-from onward.api.env import TOKEN_FILE, Surroundings
+from onward.api.env import Surroundings
 from onward.api.job import Job
 
 HERE = Surroundings(leader_address="10.96.0.7")
@@ -89,13 +89,15 @@ def test_pytorch_on_two_nodes_of_eight() -> None:
             "LOCAL_WORLD_SIZE": "8",
             "LOCAL_RANK": "0,1,2,3,4,5,6,7",
             "MINDX_TASK_ID": "u-1",
+            "MINDX_SERVER_IP": "clusterd-grpc-svc.mindx-dl.svc.cluster.local",
+            "MINDX_SERVER_DOMAIN": "clusterd-grpc-svc.mindx-dl.svc.cluster.local",
             "REPLICA_TYPE": name,
             "HostNetwork": "false",
             "HCCL_LOGIC_SUPERPOD_ID": "0",
             "ONWARD_NNODES": "2",
             "ONWARD_NODE_RANK": number,
             "ONWARD_NPROC_PER_NODE": "8",
-            "ONWARD_JOIN_TOKEN_FILE": TOKEN_FILE,
+            "ONWARD_JOIN_TOKEN_FILE": "/var/run/secrets/onward/token",
         }
         assert expected.items() <= found.items()
         assert "PROCESS_RECOVER" not in found
@@ -133,6 +135,65 @@ def test_tensorflow_on_two_nodes_of_eight() -> None:
     }
     assert expected.items() <= worker.items()
     assert "PROCESS_RECOVER" not in worker
+
+
+@pytest.mark.parametrize("kind", ["Ascend910", "Ascend310", "Ascend310P", "npu"])
+def test_which_cards_a_pod_may_use_is_told_by_its_annotation(kind: str) -> None:
+    name = f"huawei.com/{kind}"
+    read = good(job(Master=role(devices=2, device=name), Worker=role(devices=2, device=name)))
+    assert env(read, "Worker")["ASCEND_VISIBLE_DEVICES"] == f"<metadata.annotations['{name}']>"
+
+
+@pytest.mark.parametrize(
+    ("framework", "variable"),
+    [("pytorch", "MASTER_PORT"), ("mindspore", "MS_SCHED_PORT"), ("tensorflow", "CM_CHIEF_PORT")],
+)
+def test_the_port_where_they_meet_is_the_users_own(framework: str, variable: str) -> None:
+    leader = {"pytorch": "Master", "mindspore": "Scheduler", "tensorflow": "Chief"}[framework]
+    ports = {"ports": [{"containerPort": 8000, "name": "other"}, {"containerPort": 3333, "name": "ascendjob-port"}]}
+    read = good(job(framework, **{leader: role(container=ports), "Worker": role()}))
+    assert env(read, leader)[variable] == env(read, "Worker")[variable] == "3333"
+
+
+def test_where_a_pod_is_it_is_told_in_the_words_of_the_sample() -> None:
+    found = env(good(job()), "Worker")
+    assert (found["POD_IP"], found["XDL_IP"]) == ("<status.podIP>", "<status.hostIP>")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "device", "told"),
+    [
+        ({"sp-block": "16"}, "huawei.com/Ascend910", ["0", "0", "1", "1"]),  # two pods of eight to a block
+        ({"sp-block": "no number"}, "huawei.com/Ascend910", ["0", "0", "0", "0"]),
+        ({}, "huawei.com/Ascend910", ["0", "0", "0", "0"]),
+        ({}, "nvidia.com/gpu", [None] * 4),
+    ],
+)
+def test_blocks_of_super_pods_are_numbered(annotations: dict[str, str], device: str, told: list[str | None]) -> None:
+    given = job(Master=role(devices=8, device=device), Worker=role(3, devices=8, device=device))
+    given["metadata"]["annotations"] = annotations
+    read = good(given)
+    pods_of = [("Master", 0), ("Worker", 0), ("Worker", 1), ("Worker", 2)]
+    assert [env(read, name, index).get("HCCL_LOGIC_SUPERPOD_ID") for name, index in pods_of] == told
+
+
+@pytest.mark.parametrize(
+    ("device", "told"), [("huawei.com/Ascend910", "<metadata.annotations['super-pod-rank']>"), ("huawei.com/npu", "0")]
+)
+def test_with_soft_affinity_the_scheduler_numbers_them(device: str, told: str) -> None:
+    given = with_marks(job(Master=role(devices=8, device=device)), {"super-pod-affinity": "soft"})
+    assert env(good(given), "Master")["HCCL_LOGIC_SUPERPOD_ID"] == told
+
+
+def test_a_pod_on_the_network_of_its_host_is_told_so() -> None:
+    found = env(good(job(Master=role(), Worker=role(spec={"hostNetwork": True}))), "Worker")
+    assert found["HostNetwork"] == "true"
+
+
+@pytest.mark.parametrize(("devices", "told"), [(8, "true"), (0, "false")])
+def test_mindspore_is_told_whether_there_are_devices(devices: int, told: str) -> None:
+    read = good(job("mindspore", Scheduler=role(devices=devices), Worker=role(devices=devices)))
+    assert env(read, "Worker")["NPU_POD"] == told
 
 
 def test_a_job_without_accelerators_has_ranks_too() -> None:
@@ -221,7 +282,7 @@ def test_what_the_user_wrote() -> None:
 def test_what_onward_run_is_told() -> None:
     read = good(with_marks(job(Master=role(), Worker=role(2)), recover_strategy="recover"))
     leader, worker = env(read, "Master"), env(read, "Worker", 1)
-    assert leader["ONWARD_RDZV_ENDPOINT"] == "$(POD_IP):9601"
+    assert leader["ONWARD_RDZV_ENDPOINT"] == "[$(POD_IP)]:9601"
     assert worker["ONWARD_RDZV_ENDPOINT"] == "10.96.0.7:9601"
     assert worker["ONWARD_NODE_RANK"] == "2"
     assert worker["ONWARD_RECOVER_STRATEGY"] == "recover,exit"
@@ -233,14 +294,20 @@ def test_what_a_pod_is_told_that_takes_the_place_of_another() -> None:
     begun = Surroundings("10.96.0.7", others=("10.0.0.4:9601", "10.0.0.5:9601"), joins=True, operator="op:1")
     again = env(read, "Master", around=begun)
     assert "ONWARD_RDZV_ENDPOINT" not in again  # the job goes on elsewhere: this pod does not begin it anew
-    assert again["ONWARD_MANAGER"] == "10.0.0.4:9601,10.0.0.5:9601,$(POD_IP):9601"  # the others may look for it there
+    assert again["ONWARD_MANAGER"] == "10.0.0.4:9601,10.0.0.5:9601,[$(POD_IP)]:9601"  # the others may look for it there
     assert (again["ONWARD_STANDBY"], again["ONWARD_NODE_RANK"]) == ("1", "0")
     assert again["ONWARD_OPERATOR"] == "op:1"
     assert env(read, "Worker", 1, around=begun)["ONWARD_MANAGER"].endswith(",10.96.0.7:9601")
 
     early = Surroundings("10.96.0.7", others=("10.0.0.4:9601",))
-    assert env(read, "Master", around=early)["ONWARD_RDZV_ENDPOINT"] == "$(POD_IP):9601,10.0.0.4:9601"
+    assert env(read, "Master", around=early)["ONWARD_RDZV_ENDPOINT"] == "[$(POD_IP)]:9601,10.0.0.4:9601"
     assert "ONWARD_STANDBY" not in env(read, "Master", around=early), "it is where the job begins"
+
+
+def test_addresses_of_ipv6_are_told_from_their_ports() -> None:
+    found = env(good(job()), "Worker", around=Surroundings("fd00::7", others=("[fd00::9]:9601",)))
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("fd00::7", "2222")
+    assert found["ONWARD_RDZV_ENDPOINT"] == "[fd00::7]:9601,[fd00::9]:9601"
 
 
 @pytest.mark.parametrize(

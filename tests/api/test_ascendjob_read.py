@@ -336,5 +336,12 @@ def test_node_ranks(leader: int, worker: int, ranks: list[int], nodes: int) -> N
     assert (found, read.nodes) == (ranks, nodes)
 
 
+def test_pods_with_different_numbers_of_devices_are_told_of() -> None:
+    (note,) = good(job(Master=role(devices=4), Worker=role(devices=8))).notes
+    asked = "Master asks for 4 huawei.com/Ascend910 and Worker asks for 8 huawei.com/Ascend910"
+    assert (note.reason, note.message) == ("UnevenDevices", f"{asked}, but every pod is told that it has 8 ranks")
+    assert not good(job(Master=role(), Worker=role(devices=8))).notes, "a leader without devices holds no ranks"
+
+
 def test_the_names_of_the_api() -> None:
     assert (ascendjob.API_VERSION, ascendjob.KIND) == ("mindxdl.gitee.com/v1", "AscendJob")

@@ -62,7 +62,7 @@ def test_the_file_of_nodes_satisfies_the_sample() -> None:
                 assert Path(volume["hostPath"]["path"].replace(*next(iter(hosts.items())))).is_dir()
 
 
-@pytest.mark.parametrize("name", ["ascendjob-gpt.yaml"])
-def test_our_own_job_files_are_good(name: str) -> None:
-    job = good(yaml.safe_load((EXAMPLES / name).read_text()))
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("ascendjob-*.yaml")), ids=lambda file: file.stem)
+def test_our_own_job_files_are_good(file: Path) -> None:
+    job = good(yaml.safe_load(file.read_text()))
     assert not job.notes

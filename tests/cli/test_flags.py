@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.api import Std, to_map
 from torch.distributed.run import get_args_parser, parse_min_max_nnodes
 
+from onward.agent.meeting import endpoints
 from onward.agent.settings import RunSettings, Streams
+from onward.api.env import door_of
 from onward.cli.flag_table import RUN_HELP
 from onward.cli.flags import parse_run
 from onward.cli.line import HelpRequested
@@ -448,6 +450,14 @@ def test_a_pod_is_told_its_place_by_environment(line: str, env: dict[str, str], 
     told = parse_run(line.split(), {**POD, **env})
     assert (told.max_nodes, told.node_rank, told.rdzv_endpoint, told.several) == expected
     assert (told.job_name, told.manager_port) == ("gpt", 9601)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "fd00::1", "gpt-master-0.default.svc"])
+@pytest.mark.parametrize("name", ["ONWARD_RDZV_ENDPOINT", "ONWARD_MANAGER"])
+def test_where_its_job_meets_is_read_as_the_operator_writes_it(name: str, address: str) -> None:
+    own = door_of("$(POD_IP)").replace("$(POD_IP)", address)  # as its node writes it out
+    told = parse_run(["train.py"], {**POD, name: f"{door_of(address)},{own}"})
+    assert endpoints(told) == [(address, 9601)] * 2
 
 
 def test_a_stand_in_is_told_by_environment() -> None:

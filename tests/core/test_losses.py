@@ -148,6 +148,13 @@ def test_once_all_pods_were_there_each_loss_is_a_new_one() -> None:
         assert find_losses(RECOVER, used(launched, launched=0)) == []
 
 
+@pytest.mark.parametrize(("limit", "words"), [(1, "1 wave of lost pods was"), (2, "2 waves of lost pods were")])
+def test_how_many_waves_were_allowed_is_said(limit: int, words: str) -> None:
+    seen = used(DELETED, charged=limit)
+    verdict = judge(replace(LIMIT, backoff_limit=limit), find_losses(LIMIT, seen), seen, 1000.0)
+    assert verdict.why.endswith(f"; {words} allowed")
+
+
 def test_the_seeds_message_counts_down() -> None:
     said = []
     for failures in range(3):

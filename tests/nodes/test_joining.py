@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
 from several import Nodes
 from waiting import until
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ["tests/scripts/paced.py", "--steps", "10"]
 
 
@@ -26,6 +30,17 @@ def test_a_node_that_comes_first_says_whom_it_waits_for(make_nodes) -> None:
     assert alone.wait(60) == 1, alone.said
     assert f"{nobody}, where the job's nodes are to meet; waiting for its first node, 6 s at most" in alone.said
     assert nobody in alone.outcome["reason"]
+
+
+def test_a_node_that_starts_the_manager_itself_does_not_miss_it(tmp_path: Path) -> None:
+    """However slow the machine is."""
+    script = tmp_path / "plain.py"
+    script.write_text("print('it ran')\n")
+    at_once = "from onward.agent import launcher; launcher.UNANSWERED_S = -1.0; "
+    command = [sys.executable, "-c", f"{at_once}from onward.__main__ import main; main()", "run", "--no-warm"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT)
+    assert "it ran" in done.stdout + done.stderr
+    assert "nobody answers" not in done.stdout + done.stderr
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from world import Fate, World, operated
 
@@ -17,13 +18,17 @@ LIMIT_S = 120.0
 
 
 def tell(
-    real: Access, story: Callable[[World], Awaitable[None]], fate: Fate | None = None, gang: bool | None = True
+    real: Access,
+    story: Callable[[World], Awaitable[None]],
+    fate: Fate | None = None,
+    gang: bool | None = True,
+    **given: Any,
 ) -> None:
     async def go() -> None:
         async with Client(real) as client:
             world = World(client, f"s-{uuid.uuid4().hex[:8]}")
             await world.build()
-            async with operated(real, world, fate or Fate(), gang):
+            async with operated(real, world, fate or Fate(), gang, **given):
                 await story(world)
 
     asyncio.run(asyncio.wait_for(go(), LIMIT_S))

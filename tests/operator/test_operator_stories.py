@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from world import Fate, World, a_job
 from onward.api.pods import OPERATOR_NAME
 from onward.kube.access import Access
 from onward.kube.objects import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES, name_of, uid_of
+from onward.operator import ranktables
 
 # ---------------------------------------------------------------------------------------------------- losses
 
@@ -287,6 +289,31 @@ def test_the_rank_table_fills_the_users_config_map(real: Access) -> None:
         assert [d["rank_id"] for s in done["server_list"] for d in s["device"]] == ["0", "1", "2"]
 
     tell(real, story)
+
+
+def test_the_rank_table_is_a_file_as_soon_as_it_can_be_written(
+    real: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranktables, "AGAIN_S", 0.2)
+    root = tmp_path / "ranktable"
+    root.write_text("not a directory")
+    job = a_job("job")
+    job["spec"]["replicaSpecs"]["Master"]["template"]["spec"]["volumes"] = [{"name": "ranktable", "emptyDir": {}}]
+
+    async def story(world: World) -> None:
+        await submit(world, job)
+        await runs(world)
+        await said(world, f"RankTableFailed: the rank table cannot be written to {root}")
+        root.unlink()
+        file = root / f"{world.namespace}.job" / "hccl.json"
+        done = '"status": "completed"'
+        await world.until(lambda: file.exists() and done in file.read_text(), "the table is complete")
+        table = json.loads(file.read_text())
+        assert [d["rank_id"] for s in table["server_list"] for d in s["device"]] == ["0", "1", "2"]
+        assert file.stat().st_mode & 0o777 == 0o644
+        assert (file.parent / "version").read_text().isdecimal()
+
+    tell(real, story, rank_tables=str(root))
 
 
 @NIGHTLY

@@ -376,7 +376,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def operated(real: Access, world: World, fate: Fate, gang: bool | None = True) -> AsyncIterator[list[int]]:
+async def operated(
+    real: Access, world: World, fate: Fate, gang: bool | None = True, **given: Any
+) -> AsyncIterator[list[int]]:
     """An operator that is started again whenever it is killed. Yields a list with one entry for each life."""
     lives: list[int] = []
 
@@ -385,7 +387,7 @@ async def operated(real: Access, world: World, fate: Fate, gang: bool | None = T
             while True:
                 api.kill.clear()
                 lives.append(api.effective)
-                task = asyncio.ensure_future(Operator(client, gang=gang, namespace=world.namespace).run())
+                task = asyncio.ensure_future(Operator(client, gang=gang, namespace=world.namespace, **given).run())
                 killed = asyncio.ensure_future(api.kill.wait())
                 try:
                     await asyncio.wait({task, killed}, return_when=asyncio.FIRST_COMPLETED)

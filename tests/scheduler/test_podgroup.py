@@ -36,6 +36,8 @@ def test_conditions() -> None:
         "3/8 tasks in gang unschedulable: pod group is not ready, 8 Pending, 8 minAvailable; "
         "0/2 nodes are available: 2 Insufficient cpu."
     )
+    too_small = podgroup.not_ready(Census(), 2, 0, "the cluster is too small: cpu 200 of 24")
+    assert too_small == "pod group is not ready, 0 of 2 pods are there; the cluster is too small: cpu 200 of 24"
     waits = podgroup.condition("Unschedulable", "NotEnoughResources", short, "t1", "a")
     said = podgroup.conditions([], waits)
     again = podgroup.conditions(said, podgroup.condition("Unschedulable", "NotEnoughResources", short, "t2", "b"))

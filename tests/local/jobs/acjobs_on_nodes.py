@@ -16,13 +16,20 @@ from onward.agent.control import Control, running_jobs
 
 ANYWHERE = [{"key": "dedicated", "operator": "Exists"}]  # the third node of the tests is tainted
 
+SCRIPT = """
+import os, pathlib, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "at", os.environ["MASTER_ADDR"], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)  # runs until the test says that it is done
+"""
+
 
 class Jobs(Kubectl):
     """Here the processes of pods can be seen, and killed."""
 
     def __init__(self, cluster: OneCluster, home: Path) -> None:
         super().__init__(cluster.state / "kubeconfig", home)
-        self.cluster = cluster
+        self.cluster, self.home = cluster, home
 
     def wait(self, good: Callable[[], Any], what: str, timeout_s: float = 90.0) -> None:
         self.cluster.until(good, what, timeout_s)
@@ -84,3 +91,7 @@ def training(script: str, *args: str, flags: tuple[str, ...] = ()) -> list[str]:
     """A command that trains, one rank to a pod."""
     known = ["--spares", "none", "--hang-floor", "20", "--grace", "3"]
     return [sys.executable, "-m", "onward.cli.main", "run", *known, *flags, str(ROOT / script), *args]
+
+
+def waiting_for(path: object) -> list[str]:
+    return [sys.executable, "-S", "-E", "-c", SCRIPT, str(path)]

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
 import pytest
-from acjobs_on_nodes import Jobs, a_job
+from acjobs_on_nodes import Jobs, a_job, waiting_for
 from by_kubectl import last
 from onecluster import OneCluster, onward_local
-
-SCRIPT = """
-import os, pathlib, sys, time
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "at", os.environ["MASTER_ADDR"], flush=True)
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.05)  # runs until the test says that it is done
-"""
-
-
-def waiting_for(path: object) -> list[str]:
-    return [sys.executable, "-S", "-E", "-c", SCRIPT, str(path)]
 
 
 def test_from_apply_to_delete(acjobs: Jobs, tmp_path: object) -> None:

@@ -72,3 +72,15 @@ def test_from_apply_to_succeeded(kubectl: Kubectl) -> None:
     events = kubectl("get", "events", "--field-selector", f"involvedObject.name={NAME}")
     assert "ring-controller.atlas" in events
     assert "huawei.com/schedule_policy" in events
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+@pytest.mark.parametrize("file", ["ascendjob-gpt.yaml", "ascendjob-cluster.yaml"])
+def test_our_own_example_trains(kubectl: Kubectl, tmp_path: Path, file: str) -> None:
+    text = (EXAMPLES / file).read_text().replace("/opt/onward/examples", str(EXAMPLES))  # where its image has them
+    (tmp_path / file).write_text(text)
+    kubectl("apply", "--validate=strict", "-f", str(tmp_path / file))
+    kubectl("wait", "acjob/gpt", "--for=jsonpath={.status.conditions[-1].type}=Succeeded", "--timeout=190s")
+    for pod in ("gpt-master-0", "gpt-worker-0"):
+        assert "Succeeded: 100 steps" in kubectl("logs", pod)
