@@ -13,6 +13,7 @@ from onward.train.batches import Sampled
 from onward.train.between import BetweenSteps
 from onward.train.buckets import Buckets
 from onward.train.checkpoint import Checkpoints
+from onward.train.devicetime import DeviceTime
 from onward.train.feed import Feed
 from onward.train.follow import Following
 from onward.train.groups import Groups
@@ -57,6 +58,8 @@ class Rank:
         self.groups.devices = [self.device]
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self.groups.backends = choose(backend, self.device, me.local_rank, local_world)
+        if self.groups.device_backend is not None:
+            self.groups.device_time = DeviceTime(self.groups.device_backend.runtime)
         self.ahead = Ahead(self.groups, link)
         self.protected = Protected(Buckets(self.groups))
         self.partner = Partner(self.identity, me.rank, me.attempt, self.groups.waits)
