@@ -7,7 +7,7 @@ step that is lost, applied twice, applied half or fed with gradients of another 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from onward.wire.messages import (
     Welcome,
 )
 
-from .fabric import Op, Request, mix
+from .fabric import MASK, Op, Request, mix
 from .following import Ahead, Ended, Feed, Following
 from .transaction import Transaction
 
@@ -118,6 +118,7 @@ class RankProcess:
         self.alive, self.stopped = True, False
         self.page = Page()
         self.membership = Membership(0)
+        self.members = tuple(range(world.scenario.world_size))  # ranks that take part
         self.requests: list[Request] = []
         self.tx = Transaction(self)
         self.feed, self.following, self.ahead = Feed(self), Following(self), Ahead(self)
@@ -373,6 +374,7 @@ class RankProcess:
                 between=len(self._results), light=self.tx.shape,
                 loadable=list(self._loadable), partly=list(self._partly),
                 feed=self.serve, follows=self.following.follows, joined=self.ahead.joined, broke=self.broke,
+                elastic=self.world.scenario.elastic,
             )
         )  # fmt: skip
 
@@ -655,7 +657,10 @@ class RankProcess:
         self.at("forward")
         total = 0
         for i in range(s.collectives):
-            value = mix(mix(tx.shared, tx.local), self.rank * 1000 + k * 10 + i)
+            if s.elastic:
+                value = self._of_my_lanes(lambda lane, i=i: mix(mix(tx.shared, lane), k * 10 + i))
+            else:
+                value = mix(mix(tx.shared, tx.local), self.rank * 1000 + k * 10 + i)
             total = mix(total, (yield from self._collective(value)))
             self.at("reduced")
         self.at("gate")
@@ -671,6 +676,11 @@ class RankProcess:
         if s.noise:
             self.at("noise")
             tx.noise()
+
+    def _of_my_lanes(self, compute: Callable[[int], int]) -> int:
+        """What this rank contributes where micro-batches are dealt to those who take part: see `train/batches.py`."""
+        at, n, total = self.members.index(self.rank), len(self.members), self.world.scenario.lanes
+        return sum(compute(lane) for lane in range(total * at // n, total * (at + 1) // n)) & MASK
 
     def _end(self, k: int) -> Thread:
         if self.membership.broken:
@@ -750,7 +760,10 @@ class RankProcess:
         """A collective between steps, or after the last: not unwound but run again, or told by those who have it."""
         while not self._replay:
             try:
-                result = yield from self._collective(mix(self.tx.shared, len(self._results)))
+                value = mix(self.tx.shared, len(self._results))
+                if self.world.scenario.elastic:
+                    value = self._of_my_lanes(lambda _, value=value: value)
+                result = yield from self._collective(value)
             except Unwound:
                 self._note_break()
                 yield from self._recover(False)
@@ -774,10 +787,10 @@ class RankProcess:
         mine = -1 if caught_up else len(self._results)
         yield from self._store(generation, "set", f"between/{self.rank}", value=str(mine).encode())
         counts = []
-        for r in range(self.world.scenario.world_size):
+        for r in self.members:
             reply = yield from self._store(generation, "get", f"between/{r}")
             counts.append(int(reply.value))
-        known = {r: c for r, c in enumerate(counts) if c >= 0}
+        known = {r: c for r, c in zip(self.members, counts, strict=True) if c >= 0}
         if not known:
             return
         most, least = max(known.values()), min(known.values())
@@ -925,7 +938,7 @@ class RankProcess:
         was_parked = self._spare
         try:
             self.at("open")
-            yield from self._open(order.generation, form.joined)
+            yield from self._open(order.generation, form.joined, form.members)
             self._choose_partner(form.partner, order.generation)
             self.page.launched = 0
             yield from self._arrive(form, order.generation)
@@ -957,9 +970,10 @@ class RankProcess:
         self._report(self._through or Stage.TRAINING)
         return True
 
-    def _open(self, generation: int, joined: str) -> Thread:
+    def _open(self, generation: int, joined: str, members: Sequence[int] = ()) -> Thread:
         """Meet the others through the generation's store and connect to them, where that is not done already."""
         w = self.world
+        self.members = tuple(members) or tuple(range(w.scenario.world_size))
         m = self.membership = Membership(generation)
         there = self.ahead.take(joined)
         if joined:
@@ -972,7 +986,7 @@ class RankProcess:
         mine = f"{self.agent.index}.{self.number}"
         yield from self._store(generation, "set", f"{generation}/{self.rank}", value=mine.encode())
         names = []
-        for r in range(w.scenario.world_size):
+        for r in self.members:
             reply = yield from self._store(generation, "get", f"{generation}/{r}")
             names.append(reply.value.decode())
         yield w.lag(0.01)
@@ -998,6 +1012,8 @@ class RankProcess:
         if form.part == "receive":
             tx.forget()
             request = yield from self._fetch(form.source, generation)
+            if form.fresh:
+                yield from tx.publish_as_in_set_up(form.step)
             if not self._begun and not self._spare:
                 tx.slots[form.step % 2] = (form.step, self.agent.saved_local(self.rank, form.step)[0])
             tx.received(request.value, form.step)
