@@ -48,3 +48,44 @@ def test_what_is_prepared_and_where_managers_would_be_is_heard_of_those_who_are_
     roll.absent.add("c")
     assert roll.ahead(job()) == {}
     assert roll.doors == ["a|2", "b|2"]
+
+
+class Counted(Roll):
+    """Counts how often it goes through all agents."""
+
+    looks = 0
+
+    def _find_kept(self) -> dict[int, int]:
+        self.looks += 1
+        return super()._find_kept()
+
+    def _find_keeper(self, job: Job, rank: int) -> str:
+        self.looks += 1
+        return super()._find_keeper(job, rank)
+
+
+def test_what_is_kept_is_looked_for_once_however_many_ask_and_again_when_it_has_changed() -> None:
+    """With thousands of agents, each of whom is told, it would take seconds otherwise."""
+    roll, here = Counted(2), job()
+    roll.hear(says(A, kept={1: [40]}), 10.0)
+    roll.hear(says(B, ranks=[having(1, 1, 41)]), 10.0)
+    for _ in range(3):
+        assert roll.holds(here, 1)
+        assert roll.keeper(here, 1) == "a"
+    assert roll.looks == 2
+    roll.hear(says(A, kept={1: [40]}), 11.0)
+    assert roll.kept == {1: 40}
+    assert roll.looks == 2, "the same"
+    roll.hear(says(A, kept={1: [90]}), 12.0)
+    assert not roll.holds(here, 1)
+    assert roll.keeper(here, 1) == "a"
+    roll.absent.add("a")
+    assert roll.holds(here, 1), "whoever is away cannot be asked"
+    assert roll.keeper(here, 1) == ""
+    roll.connected("a")
+    assert roll.kept == {1: 90}
+    roll.gone.add("a")
+    assert roll.kept == {}
+    roll.hear(says(B, kept={1: [91]}), 13.0)
+    assert roll.keeper(here, 1) == "b"
+    assert roll.keeper(new_job(2, here.policies, Limits(), (A, C)), 1) == "", "it has no place in that one"
