@@ -1,4 +1,4 @@
-"""Going on with fewer ranks at once, with one who comes as soon as that is possible, and without what nobody has kept."""
+"""Going on with fewer ranks at once, with one who comes as soon as it can be, and without what nobody has kept."""
 
 from __future__ import annotations
 
