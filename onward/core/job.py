@@ -169,9 +169,9 @@ def next_generation(job: Job) -> int:
 
 def current(job: Job, facts: Facts) -> dict[int, RankFacts]:
     """Facts of the incarnations that are wanted; anything else is the past or not there yet."""
-    absent = frozenset(job.absent)
-    wanted = dict(enumerate(job.incarnations))
-    return {r: f for r, f in facts.items() if f.incarnation == wanted.get(r) and r not in absent}
+    wanted, absent = job.incarnations, frozenset(job.absent)
+    here = {r: f for r, f in facts.items() if 0 <= r < len(wanted) and f.incarnation == wanted[r]}
+    return {r: f for r, f in here.items() if r not in absent} if absent else here
 
 
 def all_are(job: Job, facts: Facts, test: Callable[[RankFacts], bool]) -> bool:
