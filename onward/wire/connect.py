@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from asyncio import sslproto
@@ -111,6 +112,8 @@ class Listener:
             else:
                 await asyncio.wait_for(_has_spoken(peer), self._greeting_s)  # who says nothing has no turn
                 async with self._turns:
+                    if _has_left(peer):  # others wait: none of their time for one that could not
+                        return peer.close()
                     transport, _ = await loop.connect_accepted_socket(
                         lambda: protocol, peer, ssl=context, ssl_handshake_timeout=self._greeting_s
                     )
@@ -118,6 +121,13 @@ class Listener:
             peer.close()
             return self._refused(f"it does not show that it belongs to this job: {e or type(e).__name__}")
         await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+def _has_left(peer: socket.socket) -> bool:
+    """It has hung up, whatever it had said before."""
+    poll = select.poll()
+    poll.register(peer, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 async def _has_spoken(peer: socket.socket) -> None:

@@ -186,6 +186,35 @@ def test_of_many_that_come_at_once_a_few_have_their_turn_and_then_the_others(
     asyncio.run(run())
 
 
+def test_one_that_has_left_again_takes_nobodys_turn(mine: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.wire.connect.AT_ONCE", 1)
+    begun = []
+
+    class Watched(Outside):
+        def at(self, host: str, server: bool = False) -> ssl.SSLContext | None:
+            context = super().at(host, server)
+            if server and context is not None:
+                context.sni_callback = lambda *hello: begun.append(hello)
+            return context
+
+    async def run() -> None:
+        async with house(Watched(mine.token, mine.cert, mine.key, mine.ca)) as h:
+            await h.listener._turns.acquire()  # somebody has it
+            gone = asyncio.ensure_future(say(h.port, mine))
+            await until_async(lambda: h.listener._turns._waiters, "it waits for its turn")
+            gone.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gone
+            stays = asyncio.ensure_future(say(h.port, mine))
+            await until_async(lambda: len(h.listener._turns._waiters or ()) == 2, "so does another")
+            h.listener._turns.release()
+            assert await stays == WORDS
+            assert len(begun) == 1
+            assert h.refused == []
+
+    asyncio.run(run())
+
+
 class Way:
     """Somebody between the two: keeps what passes, and may change it."""
 
