@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from onward.core.checkpoints import SavePart
 from onward.core.facts import RankFacts
 from onward.core.job import Job, node_of
-from onward.core.membership import Member, facts_s
+from onward.core.membership import ALL_VOTE, Member, facts_s
 from onward.wire.messages import AgentFacts, Times
 
 ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew (or 3 beats)
@@ -47,6 +47,12 @@ class Roll:
 
     def is_news(self, message: AgentFacts) -> bool:
         return message.version > self.seen.get(message.agent.id, 0)
+
+    def says_something(self, message: AgentFacts) -> bool:
+        """More than that all goes on there. What does not can wait for the next look at everything: in a large job
+        somebody speaks all the time, and each look is at all."""
+        before = self.latest.get(message.agent.id)
+        return before is None or len(self.latest) <= ALL_VOTE or _gist(before) != _gist(message)
 
     def hear(self, message: AgentFacts, now: float) -> bool:
         """Whether the agent is back after it was silent for long."""
@@ -213,3 +219,9 @@ class Roll:
         """Of a rank of a lost node: the steps whose local state is kept."""
         keeper = self.keeper(job, rank)
         return tuple(self.latest[keeper].kept[rank]) if keeper else ()
+
+
+def _gist(m: AgentFacts) -> tuple[object, ...]:
+    ranks = [(f.incarnation, f.stage, f.generation, f.resumed, f.fault, f.exit_code) for f in m.ranks]
+    beside = [(f.follows, f.joined) for f in m.ranks]
+    return (m.term, m.orders_version, m.generation, m.stopping, m.parts, m.ahead, ranks, beside)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from onward.core.facts import RankFacts
+from onward.core.facts import RankFacts, Stage
 from onward.core.job import Job, Limits, new_job
 from onward.core.membership import Member
 from onward.core.policy import Policy
@@ -89,3 +90,21 @@ def test_what_is_kept_is_looked_for_once_however_many_ask_and_again_when_it_has_
     roll.hear(says(B, kept={1: [91]}), 13.0)
     assert roll.keeper(here, 1) == "b"
     assert roll.keeper(new_job(2, here.policies, Limits(), (A, C)), 1) == "", "it has no place in that one"
+
+
+def test_in_a_large_job_only_what_is_new_is_thought_about_at_once() -> None:
+    """Else the manager would look at thousands of agents whenever one of them says that all goes on."""
+    roll = Roll(100)
+    members = [Member(id=f"m{i}") for i in range(65)]
+    for m in members[:64]:
+        roll.hear(says(m, ranks=[having(0, 0, 1)]), 10.0)
+    assert roll.says_something(says(members[0], ranks=[having(0, 0, 2)])), "a small one thinks about everything"
+    assert roll.says_something(says(members[64])), "nobody has heard of it before"
+    roll.hear(says(members[64]), 10.0)
+    goes_on = having(0, 0, 2)
+    assert not roll.says_something(says(members[0], ranks=[goes_on]))
+    changes: list[dict[str, Any]] = [{"exit_code": -9}, {"stage": Stage.PAUSED}, {"generation": 7}, {"incarnation": 9}]
+    for change in [*changes, {"resumed": True}]:
+        assert roll.says_something(says(members[0], ranks=[replace(goes_on, **change)])), change
+    assert roll.says_something(says(members[0], ranks=[goes_on], stopping=True))
+    assert roll.says_something(says(members[0], ranks=[]))
