@@ -133,9 +133,9 @@ def _has_left(peer: socket.socket) -> bool:
 async def _has_spoken(peer: socket.socket) -> None:
     """When there is something to be read from it, or it has gone."""
     loop = asyncio.get_running_loop()
-    spoken = loop.create_future()
-    loop.add_reader(peer.fileno(), lambda: spoken.done() or spoken.set_result(None))
+    spoken = asyncio.Event()
+    loop.add_reader(peer.fileno(), spoken.set)
     try:
-        await spoken
+        await spoken.wait()
     finally:
         loop.remove_reader(peer.fileno())
