@@ -123,7 +123,10 @@ async def _serve(server: ManagerServer, sock: socket.socket) -> int:
     serving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
-    print(f"onward manager: ended, job {server.phase or 'never began'}", file=sys.stderr, flush=True)
+    how = f"ended, job {server.phase or 'never began'}"
+    if server.stepped_down:
+        how = "stepped down: no majority of the nodes follows it any more; where one follows another, the job goes on"
+    print(f"onward manager: {how}", file=sys.stderr, flush=True)
     if stopped:
         return 128 + stopped[0]
     return 0 if server.phase == "Succeeded" else 1

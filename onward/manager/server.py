@@ -72,6 +72,11 @@ class ManagerServer:
         return self._logic.job.phase.value if self._logic.job is not None else ""
 
     @property
+    def stepped_down(self) -> bool:
+        """Somebody else is in office, or may be."""
+        return self._logic.deposed
+
+    @property
     def connected(self) -> int:
         return len(self._peers)
 
