@@ -6,7 +6,18 @@ from dataclasses import replace
 
 from onward.core.facts import FaultReport, Stage
 from onward.core.fence import called_softly, fence_by
-from onward.core.job import Decision, Facts, Job, current, nobody_came, node_of, renewed, vacant, without
+from onward.core.job import (
+    Decision,
+    Facts,
+    Job,
+    current,
+    does_without,
+    nobody_came,
+    node_of,
+    renewed,
+    vacant,
+    without,
+)
 from onward.core.policy import Policy
 from onward.core.saving import climb
 from onward.core.words import listed, ranks_named
@@ -58,10 +69,8 @@ def goes_on_with_fewer(job: Job) -> bool:
 
 def beginning_anew(job: Job, here: Facts) -> tuple[int, ...]:
     """New processes that need nothing of what the ones before them knew alone: random numbers are the micro-batch's."""
-    if Policy.ELASTIC not in job.policies:
-        return ()
     new = tuple(r for r, f in here.items() if f.stage is Stage.PARKED)
-    return new if all(f.elastic for r, f in here.items() if r not in new) else ()
+    return new if does_without(job, (f for r, f in here.items() if r not in new)) else ()
 
 
 def tend_absent(job: Job, facts: Facts) -> Decision:

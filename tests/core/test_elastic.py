@@ -81,6 +81,16 @@ def test_a_node_that_was_given_up_is_taken_again_where_there_are_too_few_without
     assert again.incarnations == (1, 2)
 
 
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_dump_does_without_what_only_the_lost_rank_knew(elastic: bool) -> None:
+    """Nobody comes, and there are too few; where the script needs that, too, no copy is complete."""
+    few = paused("elastic-training,dump", 2)
+    there = {0: at_fence(few, elastic)[0]}
+    waits = advance(few, there, 10.1, here(A)).job
+    late = advance(waits, there, 10.1 + few.limits.quorum_s, here(A)).job
+    assert (late.phase, late.absent) == ((Phase.SAVING, (1,)) if elastic else (Phase.STARTING, ()))
+
+
 @pytest.mark.parametrize(("policies", "elastic"), [("recover", True), (BOTH, False)])
 def test_what_only_the_lost_rank_knew_is_needed_where_the_script_deals_no_micro_batches(
     policies: str, elastic: bool

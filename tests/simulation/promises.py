@@ -187,7 +187,8 @@ class Promises:
         orders = agent.logic.orders
         if orders is not None and grant.generation != orders.generation:
             self._broken(1, f"a checkpoint of generation {grant.generation} is published in {orders.generation}")
-        for r in range(self.world.scenario.world_size):
+        job = self._job
+        for r in job.ranks if job is not None and job.generation == grant.generation else ():
             if parts.get(f"local{r}", (None,))[0] != self._local[r][grant.step]:
                 self._broken(2, f"the checkpoint of step {grant.step} has not the local state of rank {r}")
         if parts.get("shared") != self._shared[grant.step]:

@@ -294,12 +294,13 @@ def draw_elastic(rng: Random) -> Scenario:
     nodes = rng.choice((2, 3, 3, 4))
     in_place = (Policy.RETRY, Policy.RECOVER_IN_PLACE)
     waits, at_once = (*in_place, Policy.RECOVER, Policy.ELASTIC, Policy.EXIT), (*in_place, Policy.ELASTIC, Policy.EXIT)
+    alone = (Policy.ELASTIC, Policy.EXIT)
     s = Scenario(
         world_size=nodes * rng.choice((1, 1, 2)),
         nodes=nodes,
         steps=rng.randint(40, 80),
         spares=rng.choice(("none", "each")),
-        policies=rng.choice((waits, waits, at_once, (Policy.ELASTIC, Policy.EXIT))),
+        policies=rng.choice((waits, waits, at_once, alone, (Policy.ELASTIC, Policy.DUMP, Policy.EXIT))),
         max_restarts=32767,
         faults=[],
         collectives=rng.choice((1, 1, 2)),
@@ -310,6 +311,7 @@ def draw_elastic(rng: Random) -> Scenario:
         transfer_s=rng.choice((0.002, 0.03)),
         standbys=tuple(rng.uniform(0.8, 3.0) for _ in range(rng.choice((0, 1, 1, 2)))),
         arbiter=rng.random() < 0.7,
+        save_every=rng.choice((0, 0, 5)),
         elastic=True,
         min_nodes=rng.choice((1, 1, nodes - 1, nodes)),
         reschedule_s=rng.choice((0.2, 0.5, 1.0)),
