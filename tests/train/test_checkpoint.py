@@ -115,7 +115,7 @@ def test_a_rank_that_was_absent_when_it_was_saved_begins_where_the_others_do(tmp
         shutil.move(memory.local_path(tmp_path, 0, step), local)
         files = [SavedFile(local.name, local.stat().st_size, disk.sha256_of(local))]
         made = disk.Manifest(
-            format=disk.FORMAT, job="j", run="r", step=step, world_size=2, torch="", reason="dump", created="", files=files
+            format=disk.FORMAT, job="", run="r", step=step, world_size=2, torch="", reason="", created="", files=files
         )
         disk.publish(tmp_path, unfinished, made, 3)
         assert Checkpoints(SimpleNamespace(welcome=welcome), None, None).begun(step) == begun
