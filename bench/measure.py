@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, groupby
 from pathlib import Path
@@ -323,8 +323,8 @@ def memcpy(size: int = 256 << 20) -> float:
     return size / median(seconds)
 
 
-def storm(bench: Bench) -> dict:
-    """Steps in 15 s with one kill or retry at a random moment of them, and in 15 s without, again and again.
+def storm(bench: Bench, kinds: Sequence[str] = ("kill", "retry")) -> dict:
+    """Steps in 15 s with a fault at a random moment of them, of each kind in turn, and in 15 s without, over and over.
 
     The two take turns in one job, so that both see the same machine. The fault comes early enough for its whole cost,
     also that of building a new spare, to fall into its own stretch.
@@ -335,9 +335,9 @@ def storm(bench: Bench) -> dict:
     with bench.job("onward", **FAULT_JOB) as job:
         job.wait_steps(10)
         job.wait_spares(RANKS)
-        for number in range(bench.plan.storms):
+        for number in range(max(bench.plan.storms, len(kinds))):
             calm, _ = stretch(job, None, 0)
-            hurt, fault = stretch(job, ("kill", "retry")[number % 2], next(victims))
+            hurt, fault = stretch(job, kinds[number % len(kinds)], next(victims))
             pairs.append((hurt, calm))
             struck.append(fault)
     low, high = interval([([0.0], [hurt / calm]) for hurt, calm in pairs])
@@ -345,6 +345,7 @@ def storm(bench: Bench) -> dict:
         "calm": [calm for _, calm in pairs],
         "storm": [hurt for hurt, _ in pairs],
         "goodput": median([hurt / calm for hurt, calm in pairs]),
+        "overall": sum(hurt for hurt, _ in pairs) / sum(calm for _, calm in pairs),
         "interval": [low, high],
         "recovery_alone": 1 - sum(f.recover_s or f.bound_s for f in struck if f) / (STORM_S * len(struck)),
     }

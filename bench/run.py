@@ -226,6 +226,21 @@ def storm(bench: Bench) -> tuple[list[Row], object]:
     ], found
 
 
+def storm_with_hangs(bench: Bench) -> tuple[list[Row], object]:
+    found = measure.storm(bench, ("stop", "kill", "retry"))
+    low, high = found["interval"]
+    return [
+        Row(
+            f"storm: a kill, a retry or a stopped rank every {measure.STORM_S:g} s",
+            f"goodput {found['overall']:.1%}",
+            f"median [{low:.0%} .. {high:.0%}]; time not in recovery {found['recovery_alone']:.1%}",
+            "the same job, without faults in between",
+            ">= 85 %",
+            "met" if found["overall"] >= 0.85 else "not met",
+        )
+    ], found
+
+
 def hot_switch(bench: Bench) -> tuple[list[Row], object]:
     rows, raw = [], []
     for width, layers in bench.plan.switches:
@@ -324,6 +339,7 @@ SECTIONS = {
     "step_cost": step_cost,
     "state_size": state_size,
     "storm": storm,
+    "storm_with_hangs": storm_with_hangs,
     "hot_switch": hot_switch,
     "lost_node": lost_node,
     "elastic": elastic,

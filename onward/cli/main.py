@@ -232,7 +232,19 @@ def checkpoints(directory: Path, quick: bool, output: str) -> int:
 @click.option("--listen", default="127.0.0.1", metavar="HOST[:PORT]", help="Where agents find it (port 9601).")
 @click.option("--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Nodes of the job.")
 @click.option("--nproc-per-node", type=click.IntRange(1, 4096), default=1, show_default=True, help="Ranks on each.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="File with the shared secret of the job.")
+@click.option(
+    "--token-file",
+    "--join-token-file",
+    type=click.Path(path_type=Path),
+    envvar="ONWARD_JOIN_TOKEN_FILE",
+    help="File with the shared secret of the job.",
+)
+@click.option(
+    "--join-token",
+    default="",
+    envvar="ONWARD_JOIN_TOKEN",
+    help="The shared secret itself; better in the environment, as ONWARD_JOIN_TOKEN.",
+)
 @click.option("--recover-strategy", default=DEFAULT_POLICIES, show_default=True, metavar="NAME,...")
 @click.option("--min-nodes", type=click.IntRange(1, 100_000), help="Go on with so few (elastic-training).")
 @click.option("--wait-reschedule-timeout", type=click.FloatRange(0.0), default=270.0, show_default=True)
@@ -249,6 +261,7 @@ def manager(
     nodes: int,
     nproc_per_node: int,
     token_file: Path | None,
+    join_token: str,
     recover_strategy: str,
     min_nodes: int | None,
     wait_reschedule_timeout: float,
@@ -263,7 +276,7 @@ def manager(
 ) -> int:
     """Run the manager of one job, for agents on several nodes.
 
-    An address that other machines can reach is refused without --token-file.
+    An address that other machines can reach is refused without --token-file or --join-token.
     """
     from onward.cli.flag_table import UNLIMITED_RESTARTS
     from onward.cli.manage import ManageSettings, manage, parse_listen
@@ -277,6 +290,7 @@ def manager(
             nodes=nodes,
             nproc=nproc_per_node,
             token_file=token_file,
+            join_token=join_token,
             policies=parse_policies(recover_strategy),
             limits=Limits(
                 max_restarts=max_restarts or UNLIMITED_RESTARTS,

@@ -22,7 +22,7 @@ from onward.errors import OnwardError, UsageError
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
 from onward.wire.identity import Identity, kept_in_memory
-from onward.wire.token import machine_token, read_token
+from onward.wire.token import checked, machine_token, read_token
 
 PORT = 9601
 IDLE_S = 3600.0  # with no agent connected for so long, there is nobody left to manage
@@ -37,6 +37,7 @@ class ManageSettings:
     nodes: int
     nproc: int
     token_file: Path | None
+    join_token: str
     policies: tuple[Policy, ...]
     limits: Limits
     node_timeout_s: float
@@ -62,12 +63,12 @@ def parse_listen(text: str) -> tuple[str, int]:
 def manage(s: ManageSettings) -> int:
     """Serve the job to its end. 0 when it succeeded, 1 when it failed."""
     loopback = is_loopback(s.host)
-    if s.token_file is None and not loopback:
+    token = _token(s)
+    if not token and not loopback:
         raise UsageError(
             f"--listen {s.host} can be reached from other machines, so it needs a shared secret: "
             "make one with `openssl rand -hex 32 > token`, give it to every node, and add --token-file token here"
         )
-    token = read_token(s.token_file) if s.token_file is not None else b""
     sock = _bind(s.host, s.port)
     port = sock.getsockname()[1]
     if not token:
@@ -90,6 +91,13 @@ def manage(s: ManageSettings) -> int:
     server = ManagerServer(settings, identity, s.journal)
     world = f"{counted(s.nodes, 'node')} of {counted(s.nproc, 'rank')}"
     return asyncio.run(_serve(server, sock, f"onward manager: listening on {s.host}:{port} for {world}"))
+
+
+def _token(s: ManageSettings) -> bytes:
+    """As for `onward run`: the secret itself comes before a file with it. Empty when there is none."""
+    if s.join_token.strip():
+        return checked(s.join_token.encode(), "--join-token")
+    return read_token(s.token_file) if s.token_file is not None else b""
 
 
 async def _serve(server: ManagerServer, sock: socket.socket, ready: str) -> int:
@@ -116,7 +124,10 @@ async def _serve(server: ManagerServer, sock: socket.socket, ready: str) -> int:
     serving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
-    print(f"onward manager: ended, job {server.phase or 'never began'}", file=sys.stderr, flush=True)
+    how = f"ended, job {server.phase or 'never began'}"
+    if server.stepped_down:
+        how = "stepped down: no majority of the nodes follows it any more; where one follows another, the job goes on"
+    print(f"onward manager: {how}", file=sys.stderr, flush=True)
     if stopped:
         return 128 + stopped[0]
     return 0 if server.phase == "Succeeded" else 1

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 from onward.core.facts import FaultReport, Stage
 from onward.core.fence import called_softly, fence_by
-from onward.core.job import Decision, Facts, Job, current, nobody_came, node_of, renewed, vacant, without
+from onward.core.job import (
+    Decision,
+    Facts,
+    Job,
+    current,
+    does_without,
+    nobody_came,
+    node_of,
+    renewed,
+    vacant,
+    without,
+)
 from onward.core.policy import Policy
 from onward.core.saving import climb
 from onward.core.words import listed, ranks_named
@@ -27,7 +38,8 @@ def shrink(job: Job, facts: Facts, now: float) -> Decision:
     if nodes < job.limits.min_nodes:
         waiting = f"at least {job.limits.min_nodes} nodes; {nodes} are left"
         if waiting == job.waiting:
-            return climb(job, now, f"{why}, and still only {nodes} are left")
+            missing, least = f"node {listed(vacant(job))} is missing", job.limits.min_nodes
+            return climb(job, now, f"{missing}; the job needs {least} nodes, and still only {nodes} are left")
         until = now + job.limits.quorum_s
         return Decision(replace(job, waiting=waiting, mend_until=until, deadline=until), (f"waiting for {waiting}",))
     text = f"{why}; going on with {len(left)} of {job.world_size} ranks and the same global batch"
@@ -48,6 +60,17 @@ def shrink(job: Job, facts: Facts, now: float) -> Decision:
 def shrinks_at_once(job: Job) -> bool:
     """No pod was to be replaced first: whoever comes joins later."""
     return Policy.ELASTIC in job.policies and Policy.RECOVER not in job.policies
+
+
+def goes_on_with_fewer(job: Job) -> bool:
+    """Nobody is waited for, not even one who is here: to get ready takes time, in which the others can train."""
+    return shrinks_at_once(job) and len(job.places) - job.places.count(None) >= job.limits.min_nodes
+
+
+def beginning_anew(job: Job, here: Facts) -> tuple[int, ...]:
+    """New processes that need nothing of what the ones before them knew alone: random numbers are the micro-batch's."""
+    new = tuple(r for r, f in here.items() if f.stage is Stage.PARKED)
+    return new if does_without(job, (f for r, f in here.items() if r not in new)) else ()
 
 
 def tend_absent(job: Job, facts: Facts) -> Decision:

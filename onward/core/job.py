@@ -6,7 +6,7 @@ function of it and of what is known about the ranks (`facts`), and returns a `De
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -169,9 +169,14 @@ def next_generation(job: Job) -> int:
 
 def current(job: Job, facts: Facts) -> dict[int, RankFacts]:
     """Facts of the incarnations that are wanted; anything else is the past or not there yet."""
-    absent = frozenset(job.absent)
-    wanted = dict(enumerate(job.incarnations))
-    return {r: f for r, f in facts.items() if f.incarnation == wanted.get(r) and r not in absent}
+    wanted, absent = job.incarnations, frozenset(job.absent)
+    here = {r: f for r, f in facts.items() if 0 <= r < len(wanted) and f.incarnation == wanted[r]}
+    return {r: f for r, f in here.items() if r not in absent} if absent else here
+
+
+def does_without(job: Job, others: Iterable[RankFacts]) -> bool:
+    """What only a lost rank knew is not needed: random numbers are the micro-batch's, whoever computes it."""
+    return Policy.ELASTIC in job.policies and all(f.elastic for f in others)
 
 
 def all_are(job: Job, facts: Facts, test: Callable[[RankFacts], bool]) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from onward.core.elastic import goes_on_with_fewer
 from onward.core.facts import Stage
 from onward.core.faults import IDENTICAL_LIMIT, times_seen
 from onward.core.job import Facts, Job, current, node_of, vacancy, without
@@ -65,11 +66,11 @@ def given_up(job: Job, nodes: Collection[int]) -> Job:
 def refilled(job: Job, outlook: Outlook, now: float) -> Places:
     """The places, with vacant ones given to agents that have none: to one that was given up only for want of others.
 
-    Without `recover` nobody is waited for: the job first goes on with fewer ranks, and then it is as good as any.
+    Where the job goes on with fewer ranks at once, it does that first; then it is as good as any.
     """
     here = outlook.here
     places = fill(job.places, [m for m in here if m.id not in job.given_up], ahead=outlook.ahead)
-    if Policy.RECOVER not in job.policies:
+    if goes_on_with_fewer(job):
         return places
     return fill(places, [m for m in here if m.id in job.given_up and (not m.pod or now >= job.mend_until)])
 

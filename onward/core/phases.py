@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from onward.core.agreement import Agreement, NoAgreement, Part, agree
 from onward.core.checkpoints import choose_start
-from onward.core.elastic import grow, shrink, shrinks_at_once
+from onward.core.elastic import beginning_anew, grow, shrink, shrinks_at_once
 from onward.core.ends import close, restart
 from onward.core.facts import THROUGH, RankFacts, Scope, Stage
 from onward.core.faults import has_ended
@@ -129,7 +129,7 @@ def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
     if stuck:
         why = f"rank {stuck[0].rank} was in set-up, before its first step, so no step can be redone"
         return climb(job, now, why)
-    outcome = agree([copy_of(f, job.generation, f.rank in job.joining) for f in here.values()])
+    outcome, joining = _agreed(job, here)
     if isinstance(outcome, NoAgreement):
         return restart(job, now, outcome.why)
     incident = job.incident.marked("mend", now) if job.incident else None
@@ -140,6 +140,7 @@ def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
         phase=Phase.FORMING,
         arriving=(),
         agreement=outcome,
+        joining=joining,
         between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in here.values()),
         incident=incident,
         waiting="",
@@ -147,6 +148,20 @@ def while_pausing(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
         voters=_with_newcomers(job, outlook),
     )
     return Decision(new, (outcome.why,))
+
+
+def _agreed(job: Job, here: Facts) -> tuple[Agreement | NoAgreement, tuple[int, ...]]:
+    """On a step; and who comes to it without anything of its own."""
+
+    def with_joining(joining: tuple[int, ...]) -> Agreement | NoAgreement:
+        return agree([copy_of(f, job.generation, f.rank in joining) for f in here.values()])
+
+    outcome = with_joining(job.joining)
+    anew = tuple(r for r in beginning_anew(job, here) if r not in job.joining)
+    if not isinstance(outcome, NoAgreement) or not anew:
+        return outcome, job.joining
+    joining = (*job.joining, *anew)
+    return with_joining(joining), joining
 
 
 def _newcomers(job: Job, outlook: Outlook) -> Electorate:

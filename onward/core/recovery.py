@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onward.core.deadlines import on_deadline
-from onward.core.elastic import tend_absent
+from onward.core.elastic import goes_on_with_fewer, tend_absent
 from onward.core.ends import all_ended_well, fail, root_cause, succeed
 from onward.core.faults import new_faults
 from onward.core.fence import fence_by
@@ -94,6 +94,8 @@ def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
 
 
 def _give_places(job: Job, outlook: Outlook, now: float) -> Decision:
+    if job.phase is Phase.PAUSING and not job.ending and goes_on_with_fewer(job):
+        return Decision(job)  # whoever comes joins when these train again
     places = refilled(job, outlook, now)
     new = [(i, m) for i, (m, old) in enumerate(zip(places, job.places, strict=True)) if m is not None and old is None]
     if not new:

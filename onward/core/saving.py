@@ -9,7 +9,7 @@ from onward.core.ends import restart, stopped, why_not_again
 from onward.core.facts import THROUGH, Scope, Stage
 from onward.core.faults import condemned, needs_new_process
 from onward.core.fence import copy_of, fenced
-from onward.core.job import RELOAD, STOP, Decision, Facts, Job, Phase, current, is_load, node_of
+from onward.core.job import RELOAD, STOP, Decision, Facts, Job, Phase, current, does_without, is_load, node_of
 from onward.core.policy import Policy
 
 
@@ -67,7 +67,10 @@ def gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
         else Copy(r, None, False, False, ())
         for r in job.ranks
     ]
-    outcome = agree(copies)
+    outcome, left_out = agree(copies), frozenset[int]()
+    if isinstance(outcome, NoAgreement) and able and job.ending != RELOAD and does_without(job, able.values()):
+        left_out = frozenset(job.ranks) - able.keys()
+        outcome = agree([c for c in copies if c.rank in able])
     if isinstance(outcome, NoAgreement):
         return not_saved(job, now, outcome.why)
     why = f"saving step {outcome.step}" if job.ending != RELOAD else f"keeping step {outcome.step} in memory"
@@ -76,6 +79,7 @@ def gather(job: Job, facts: Facts, now: float, late: bool = False) -> Decision:
         job,
         phase=Phase.SAVING,
         agreement=outcome,
+        absent=(*job.absent, *sorted(left_out)),
         # Some may have run collectives that others have still to come to: then all run them once more.
         between=any(f.between > 0 or f.scope is Scope.OUTSIDE for f in able.values())
         and any(f.begun < outcome.step for f in facts.values()),

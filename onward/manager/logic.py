@@ -17,7 +17,7 @@ from onward.core.standby import Ahead, to_prepare
 from onward.core.succession import overtaken, resumed
 from onward.manager.bulletin import Bulletin
 from onward.manager.lost import Lost
-from onward.manager.office import claim
+from onward.manager.office import claim, outranked
 from onward.manager.orders import Draft, Mandate, draft, lost_ranks, orders
 from onward.manager.pace import Pace
 from onward.manager.record import job_of, record_of
@@ -106,11 +106,12 @@ class ManagerLogic:
         """Somebody who must know says that `agent` is dead, and its ranks with it."""
         self._roll.gone.add(agent)
 
-    def on_facts(self, message: AgentFacts, now: float, think: bool = True) -> None:
-        """`think`: at once. Who hears many agents does it when it has heard those who spoke together."""
+    def on_facts(self, message: AgentFacts, now: float, think: bool = True) -> bool:
+        """`think`: at once. Who hears many agents does it when told that there is something to think about."""
         me = message.agent.id
         if not self._roll.is_news(message) or self.deposed:
-            return
+            return False
+        news = self._roll.says_something(message)
         first = me not in self._roll.seen
         back = self._roll.hear(message, now)
         if self.job is None:
@@ -120,12 +121,11 @@ class ManagerLogic:
             if think:
                 self._try_office(now)
             if self.job is None:
-                return
+                return True
             first = False  # all have been told
-        elif self._superseded(message):
-            return self._step_down(f"agent {message.agent.name} follows a manager of term {message.term}")
-        elif self._knows_more(message):
-            return self._step_down(f"agent {message.agent.name} knows of a decision that this manager has not heard of")
+        elif why := outranked(message, self.job, self.settings.seat, None if self._granted else self._base):
+            self._step_down(f"agent {message.agent.name} {why}")
+            return True
         elif back:
             self.job = resumed(self.job, now)
         self._catch_up(message, now)
@@ -141,6 +141,7 @@ class ManagerLogic:
         if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
             seat = self.settings.seat  # it hosts us, and is told who is here
             self._send_orders([me, seat] if first and seat != me and seat in self._roll.seen else [me], now)
+        return news or back or first
 
     def on_fault_request(self, agent: str, request: FaultRequest, now: float) -> None:
         """Somebody on `agent`'s node publishes, clears or lists faults."""
@@ -181,16 +182,6 @@ class ManagerLogic:
     def _step_down(self, why: str) -> None:
         self.deposed = True
         self._note(f"{why}; this manager steps down")
-
-    def _superseded(self, message: AgentFacts) -> bool:
-        assert self.job is not None
-        other = message.seat not in ("", self.settings.seat)
-        return message.term > self.job.term or (message.term == self.job.term and other)
-
-    def _knows_more(self, message: AgentFacts) -> bool:
-        """It decides from what it was told before it had a majority; what was decided since must not be undone."""
-        assert self.job is not None
-        return message.term < self.job.term and not self._granted and tuple(message.age) > self._base
 
     def members(self) -> list[Member]:
         """The agents that somebody should know to be alive or dead."""

@@ -10,6 +10,7 @@ from onward.core.membership import Electorate, Outlook, council, fill, vote
 from onward.core.succession import inherited
 from onward.manager.roll import Roll
 from onward.manager.settings import ManagerSettings
+from onward.wire.messages import AgentFacts
 
 OFFICE_S = 1.5  # a majority is enough to take office when the others have not come after so long
 
@@ -67,3 +68,17 @@ def _begin(term: int, settings: ManagerSettings, roll: Roll, now: float) -> Clai
     job = new_job(s.world_size, s.policies, s.limits, places)
     voters = (Electorate(council([m for m in places if m is not None]), s.seat, term),)
     return Claim(replace(job, term=term, voters=voters, run=s.seat[:8]))
+
+
+def outranked(message: AgentFacts, job: Job, seat: str, base: tuple[int, ...] | None) -> str:
+    """Why an agent's word shows that this manager is not the one to decide; empty when it does not.
+
+    `base`: the age of the record that it goes on from, until it has a majority. It decides from what it was told before
+    that; what others have decided since must not be undone.
+    """
+    other = message.seat not in ("", seat)
+    if message.term > job.term or (message.term == job.term and other):
+        return f"follows a manager of term {message.term}"
+    if message.term < job.term and base is not None and tuple(message.age) > base:
+        return "knows of a decision that this manager has not heard of"
+    return ""

@@ -205,12 +205,13 @@ def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
     if a is None:
         return Form(world_size=job.world_size, begin=job.begun, partner=partner)
     part = a.parts[rank]
+    fresh = rank in job.joining and part is Part.RECEIVE
     giver = facts.get(d.givers[rank]) if part is Part.RECEIVE else None
     return Form(
         world_size=job.world_size,
         members=list(job.ranks) if job.absent else [],
-        fresh=rank in job.joining and part is Part.RECEIVE,
-        past=any(r == rank and begun >= a.step for r, begun in job.past),
+        fresh=fresh,
+        past=(fresh and not job.between) or any(r == rank and begun >= a.step for r, begun in job.past),
         step=a.step,
         part=part.value,
         source=giver.serve if giver is not None else "",

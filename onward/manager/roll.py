@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from onward.core.checkpoints import SavePart
 from onward.core.facts import RankFacts
 from onward.core.job import Job, node_of
-from onward.core.membership import Member, facts_s
+from onward.core.membership import ALL_VOTE, Member, facts_s
 from onward.wire.messages import AgentFacts, Times
 
 ABSENT_S = 1.0  # an agent that was silent for longer has been away: its ranks are given their time anew (or 3 beats)
@@ -31,6 +31,11 @@ class Roll:
         self._looked_at: float | None = None
         self._places: tuple[Member | None, ...] = ()
         self._nodes: dict[str, int] = {}  # agent -> its place among those
+        self._changes = 0  # of what is kept where
+        self._kept: dict[int, int] = {}
+        self._kept_as_of: tuple[int, ...] = ()
+        self._keepers: dict[int, str] = {}
+        self._keepers_as_of: tuple[object, ...] = ()
 
     # ------------------------------------------------------------------------------------------ hearing
 
@@ -38,9 +43,16 @@ class Roll:
         """The connection to `agent` is new: its numbering starts again."""
         self.seen.pop(agent, None)
         self.absent.discard(agent)
+        self._changes += 1
 
     def is_news(self, message: AgentFacts) -> bool:
         return message.version > self.seen.get(message.agent.id, 0)
+
+    def says_something(self, message: AgentFacts) -> bool:
+        """More than that all goes on there. What does not can wait for the next look at everything: in a large job
+        somebody speaks all the time, and each look is at all."""
+        before = self.latest.get(message.agent.id)
+        return before is None or len(self.latest) <= ALL_VOTE or _gist(before) != _gist(message)
 
     def hear(self, message: AgentFacts, now: float) -> bool:
         """Whether the agent is back after it was silent for long."""
@@ -48,6 +60,8 @@ class Roll:
         back = self.silence(message.agent, now) > self.absent_s
         self._heard_at[me] = now
         self.seen[me] = message.version
+        before = self.latest.get(me)
+        self._changes += message.kept != (before.kept if before is not None else {})
         self.latest[me] = message
         if self.first_at is None:
             self.first_at = now
@@ -151,7 +165,16 @@ class Roll:
 
     def keeper(self, job: Job, rank: int) -> str:
         """The agent with a place in the job that keeps the newest local state of a rank of a lost node."""
-        keepers = [a for _, a in self._placed(job) if a not in self.absent and self.latest[a].kept.get(rank)]
+        now = (*self._as_of, job.places)
+        if self._keepers_as_of != now:
+            self._keepers, self._keepers_as_of = {}, now
+        if rank not in self._keepers:
+            self._keepers[rank] = self._find_keeper(job, rank)
+        return self._keepers[rank]
+
+    def _find_keeper(self, job: Job, rank: int) -> str:
+        away = self.absent | self.gone
+        keepers = [a for _, a in self._placed(job) if a not in away and self.latest[a].kept.get(rank)]
         return max(keepers, key=lambda a: (max(self.latest[a].kept[rank]), a), default="")
 
     def keeps_newest(self, rank: int) -> str:
@@ -171,7 +194,20 @@ class Roll:
 
     @property
     def kept(self) -> dict[int, int]:
-        """Of the ranks whose local state is kept by an agent that can be asked for it: the newest step."""
+        """Of the ranks whose local state is kept by an agent that can be asked for it: the newest step.
+
+        Asked for every rank when all are told to pause, so it is found once, and again when somebody keeps another.
+        """
+        if self._kept_as_of != self._as_of:
+            self._kept, self._kept_as_of = self._find_kept(), self._as_of
+        return self._kept
+
+    @property
+    def _as_of(self) -> tuple[int, ...]:
+        """Changes with all that `kept` depends on: agents are added to these sets, and one comes back by connecting."""
+        return (self._changes, len(self.absent), len(self.gone))
+
+    def _find_kept(self) -> dict[int, int]:
         away = self.absent | self.gone
         found: dict[int, int] = {}
         for m in (m for agent, m in self.latest.items() if agent not in away):
@@ -183,3 +219,9 @@ class Roll:
         """Of a rank of a lost node: the steps whose local state is kept."""
         keeper = self.keeper(job, rank)
         return tuple(self.latest[keeper].kept[rank]) if keeper else ()
+
+
+def _gist(m: AgentFacts) -> tuple[object, ...]:
+    ranks = [(f.incarnation, f.stage, f.generation, f.resumed, f.fault, f.exit_code) for f in m.ranks]
+    beside = [(f.follows, f.joined) for f in m.ranks]
+    return (m.term, m.orders_version, m.generation, m.stopping, m.parts, m.ahead, ranks, beside)

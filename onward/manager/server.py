@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from onward.core.membership import Member, misfit
+from onward.core.membership import ALL_VOTE, Member, misfit
 from onward.errors import WireError
 from onward.log import get_logger
 from onward.manager.cluster import ClusterDesk
@@ -40,6 +40,7 @@ log = get_logger("onward.manager")
 GREETING_S = 5.0
 TICK_S = 0.05
 LONGEST_REST_S = 0.1
+LONGEST_TICK_S = 0.5  # of a job so large that a look at all of it takes long
 OVER_S = 0.3  # the job has ended and nobody is here any more
 
 
@@ -71,6 +72,11 @@ class ManagerServer:
         return self._logic.job.phase.value if self._logic.job is not None else ""
 
     @property
+    def stepped_down(self) -> bool:
+        """Somebody else is in office, or may be."""
+        return self._logic.deposed
+
+    @property
     def connected(self) -> int:
         return len(self._peers)
 
@@ -87,7 +93,8 @@ class ManagerServer:
 
     async def _in_office(self, idle_s: float) -> None:
         while not self._logic.deposed:
-            await asyncio.sleep(max(TICK_S, 2 * self._took_s))
+            longest_s = LONGEST_TICK_S if self.connected > ALL_VOTE else 2 * self._took_s
+            await asyncio.sleep(max(TICK_S, min(longest_s, 10 * self._took_s)))
             self._ask_who_lives()
             self._think()
             if self._peers:
@@ -152,8 +159,8 @@ class ManagerServer:
                     self._logic.on_fault_request(agent, message, time.monotonic())
                 else:
                     agent = agent or self._welcome(message, writer)
-                    self._logic.on_facts(message, time.monotonic(), think=False)
-                    self._wake()
+                    if self._logic.on_facts(message, time.monotonic(), think=False):
+                        self._wake()
                 self._flush()
         except WireError as e:
             if not agent and writer not in self._operators:

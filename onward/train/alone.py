@@ -58,7 +58,7 @@ class Alone:
         assert form is not None
         restarted = not rank.holds and not rank.spare
         begun = rank.checkpoints.begun(form.step) if restarted else rank.local.begun
-        if form.part not in ("receive", "load") or form.fresh or form.past or form.step < 1 or begun >= form.step:
+        if form.part not in ("receive", "load") or form.past or form.step < 1 or begun >= form.step:
             return self._fence.enter(order)
         rank.between.forget()
         ghost = Step(self._blocks, form.step - 1, ghost=order)

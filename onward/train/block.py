@@ -63,6 +63,7 @@ class Blocks:
         self._groups.gated = True
         self._local.begun = step.index
         self._groups.waits.begin()
+        self._groups.device_time.begin()
         self._at_begin = self._processor.read()
         self._started_ns = time.monotonic_ns()
         self._rank.injector.at("begin", step.index)
@@ -99,13 +100,15 @@ class Blocks:
         return None
 
     def _measure(self) -> None:
-        """What this rank did itself in the block. On a device that is not known: it works behind the host's back."""
+        """What this rank did itself in the block. A device works behind our back: there it is known a step later."""
         waits = self._groups.waits
         waits.surfaced()
         ran, queued = (now - then for now, then in zip(self._processor.read(), self._at_begin, strict=True))
+        if self._groups.device_backend is not None:
+            self._effort = (self._groups.device_time.end(waits.waited_ns), 0)  # nobody else computes on its device
+            return
         spent = max(1, ran, time.monotonic_ns() - self._started_ns - waits.waited_ns)
-        known = self._groups.device_backend is None
-        self._effort = (spent, min(queued, spent - min(ran, spent))) if known else (0, 0)
+        self._effort = (spent, min(queued, spent - min(ran, spent)))
 
     def _meet(self, step: Step, vote: int) -> bool:
         """Wait at the gate until every rank has finished the step. False when the job decided to redo it."""

@@ -161,14 +161,16 @@ class Checkpoints:
         if path is None or not path.exists():
             path = self._source(step)[1]
         if path is None:
-            return step, b""
-        try:
-            found, begun, image = memory.split_local(path.read_bytes())
-        except (OSError, ValueError) as e:
-            raise StateError(f"{path} cannot be read: {e}") from e
-        if found != step:
-            raise StateError(f"{path} holds step {found}, not {step}")
-        return begun, image
+            return self._begun_by_others(step), b""
+        return _read_local(path, step)
+
+    def _begun_by_others(self, step: int) -> int:
+        """A rank that was not there when it was saved does as those do who were: what they still have to run after
+        that step holds collectives."""
+        assert self._directory is not None
+        folder = self._directory / disk.folder_name(step)
+        others = sorted(disk.read_manifest(folder).names() - {disk.SHARED})
+        return _read_local(folder / others[0], step)[0] if others else step
 
     def _source(self, step: int) -> tuple[tuple[Path, int], Path | None]:
         """Where the shared state of `step` is (and from which byte on), and this rank's local state, if any."""
@@ -276,3 +278,14 @@ def _writable(path: Path) -> list[str]:
             return []
     except OSError as e:
         return [f"checkpoint: cannot write to {path} ({e.strerror or e}); give dir= a directory that can be written"]
+
+
+def _read_local(path: Path, step: int) -> tuple[int, bytes]:
+    """(last step begun, image) of a rank."""
+    try:
+        found, begun, image = memory.split_local(path.read_bytes())
+    except (OSError, ValueError) as e:
+        raise StateError(f"{path} cannot be read: {e}") from e
+    if found != step:
+        raise StateError(f"{path} holds step {found}, not {step}")
+    return begun, image

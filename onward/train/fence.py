@@ -99,7 +99,7 @@ class Fence:
             if form.through:
                 rank.between.begin_to_end()
             if form.between and form.part != "load":
-                past = rank.local.begun >= form.step or form.fresh or form.past
+                past = rank.local.begun >= form.step or form.past
                 done = form.part == "receive" and past and not form.through
                 rank.between.level(order.generation, done)
             rank.protected.buckets.arrive(form.step)

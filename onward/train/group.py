@@ -199,6 +199,8 @@ class Group(ProcessGroup):
                 backend, group = self._for(op, args)
                 if backend.late and hasattr(args[-1], "asyncOp"):
                     args[-1].asyncOp = True  # for a synchronous operation torch gives nothing to wait for
+                if backend.late:
+                    self._owner.device_time.launching()
                 inner = getattr(group, op)(*args)
         except RuntimeError as e:
             generation.fail(str(e))
@@ -210,6 +212,8 @@ class Group(ProcessGroup):
             work.finish(failed=True)
         else:
             work.begin()
+            if backend.late:
+                self._owner.device_time.launched(lambda: backend.order(inner))
         return work
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:

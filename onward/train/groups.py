@@ -12,6 +12,7 @@ import torch.distributed as dist
 from onward.errors import Unwind
 from onward.log import get_logger
 from onward.train.backends import ALL, Backend
+from onward.train.devicetime import DeviceTime
 from onward.train.generation import Generation
 from onward.train.waits import Waits
 
@@ -54,6 +55,7 @@ class Groups:
         self.tap: Callable[[str], Entry | None] | None = None  # somebody follows this rank
         self.told: Callable[[str, Any], bool] | None = None  # this process follows: results come from another
         self.waits = Waits()
+        self.device_time = DeviceTime()
         self._watching = False
 
     @property
@@ -93,6 +95,7 @@ class Groups:
         `everything`: and what else stands in the current stream.
         """
         backend = self.device_backend
+        self.device_time.surfaced()
         if backend is not None and (generation.queue or everything) and not generation.broken:
             generation.queue.wait(backend, lambda: generation.broken)
             self._note(generation, generation.oldest())

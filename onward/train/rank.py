@@ -12,6 +12,7 @@ from onward.train.batches import Sampled
 from onward.train.between import BetweenSteps
 from onward.train.buckets import Buckets
 from onward.train.checkpoint import Checkpoints
+from onward.train.devicetime import DeviceTime
 from onward.train.feed import Feed
 from onward.train.follow import Following
 from onward.train.groups import Groups
@@ -55,6 +56,8 @@ class Rank:
         self.groups.accelerated = self.device.type != "cpu"
         self.groups.devices = [self.device]
         self.groups.backends = choose(settings.backend, self.device, me.local_rank, settings.local_world)
+        if self.groups.device_backend is not None:
+            self.groups.device_time = DeviceTime(self.groups.device_backend.runtime)
         self.ahead = Ahead(self.groups, link)
         self.protected = Protected(Buckets(self.groups))
         self.partner = Partner(self.identity, me.rank, me.attempt, self.groups.waits)

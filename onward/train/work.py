@@ -144,7 +144,8 @@ class GroupWork(dist.Work):
             else:
                 self.again.run(self._group, self._tensors)
         elif self._late:
-            self._backend.order(self.inner)
+            with self._owner.device_time.waiting():
+                self._backend.order(self.inner)
         elif self._owner.accelerated:
             self.inner.wait()  # the same, and gloo has ended it
         log, self.log, self.failed = self.log, None, False

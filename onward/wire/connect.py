@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from asyncio import sslproto
@@ -14,6 +15,7 @@ from onward.wire.identity import NAME, Identity
 
 BACKLOG = 1024  # of a job's agents, which may all come at once
 FULL_S = 0.2  # between two tries to accept where there is no descriptor left
+AT_ONCE = 128  # handshakes of TLS: of thousands that are begun together none is through before its time is over
 # Instead of a buffer of 256 KB for each connection: a manager has thousands.
 sslproto.SSLProtocol.max_size = 32 << 10  # type: ignore[attr-defined]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -77,6 +79,7 @@ class Listener:
         self._sock, self._identity, self._serve, self._greeting_s = sock, identity, serve, greeting_s
         self._refused = refused
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(AT_ONCE)
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._accepting = asyncio.ensure_future(self._accept())
@@ -104,11 +107,35 @@ class Listener:
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             context = self._identity.at(peer.getsockname()[0], server=True)
-            limit_s = None if context is None else self._greeting_s
-            transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, peer, ssl=context, ssl_handshake_timeout=limit_s
-            )
+            if context is None:
+                transport, _ = await loop.connect_accepted_socket(lambda: protocol, peer)
+            else:
+                await asyncio.wait_for(_has_spoken(peer), self._greeting_s)  # who says nothing has no turn
+                async with self._turns:
+                    if _has_left(peer):  # others wait: none of their time for one that could not
+                        return peer.close()
+                    transport, _ = await loop.connect_accepted_socket(
+                        lambda: protocol, peer, ssl=context, ssl_handshake_timeout=self._greeting_s
+                    )
         except (OSError, asyncio.TimeoutError) as e:
             peer.close()
             return self._refused(f"it does not show that it belongs to this job: {e or type(e).__name__}")
         await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+def _has_left(peer: socket.socket) -> bool:
+    """It has hung up, whatever it had said before."""
+    poll = select.poll()
+    poll.register(peer, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+async def _has_spoken(peer: socket.socket) -> None:
+    """When there is something to be read from it, or it has gone."""
+    loop = asyncio.get_running_loop()
+    spoken = asyncio.Event()
+    loop.add_reader(peer.fileno(), spoken.set)
+    try:
+        await spoken.wait()
+    finally:
+        loop.remove_reader(peer.fileno())

@@ -14,12 +14,18 @@ LEAST_BYTES = 16
 def read_token(path: Path) -> bytes:
     """The token in `path`; white space around it does not count, since editors and `echo` add some."""
     try:
-        token = path.read_bytes().strip()
+        token = path.read_bytes()
     except OSError as e:
         raise UsageError(f"token file {path}: {e.strerror}; give a file with the shared secret of the job") from e
+    return checked(token, f"token file {path}")
+
+
+def checked(token: bytes, where: str) -> bytes:
+    """The token without the white space around it. UsageError when it is too short for a secret."""
+    token = token.strip()
     if len(token) < LEAST_BYTES:
         raise UsageError(
-            f"token file {path}: {len(token)} bytes are too short for a secret; make one with: openssl rand -hex 32"
+            f"{where}: {len(token)} bytes are too short for a secret; make one with: openssl rand -hex 32"
         )
     return token
 

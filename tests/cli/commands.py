@@ -23,8 +23,9 @@ def onward(*words: str, cwd: Path | None = None, timeout_s: float = 120.0) -> su
     )
 
 
-def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
+def start(*words: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     out = (cwd / "out.txt").open("w")
     err = (cwd / "err.txt").open("w")
     with out, err:
-        return subprocess.Popen([*COMMAND, *words], cwd=cwd, env=environment(), stdout=out, stderr=err, text=True)
+        env = {**environment(), **variables}
+        return subprocess.Popen([*COMMAND, *words], cwd=cwd, env=env, stdout=out, stderr=err, text=True)

@@ -68,6 +68,8 @@ def test_a_short_or_missing_token_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "too short for a secret" in capsys.readouterr().err
     assert main(["manager", "--listen", "0.0.0.0:0", "--token-file", str(tmp_path / "none")]) == 2
     assert "No such file" in capsys.readouterr().err
+    assert main(["manager", "--listen", "0.0.0.0:0", "--join-token", "secret"]) == 2
+    assert "--join-token: 6 bytes are too short for a secret" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +83,21 @@ def test_a_port_that_is_taken_is_said_so(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_misspelt_strategy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["manager", "--recover-strategy", "retri"]) == 2
     assert "did you mean 'retry'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--join-token", "a secret of the job's"], []])
+def test_the_secret_itself_will_do(words: list[str], tmp_path: Path) -> None:
+    """On the command line, or where a pod has it."""
+    variables = {} if words else {"ONWARD_JOIN_TOKEN": "a secret of the job's"}
+    port = free_port()
+    p = start("manager", "--listen", f"127.0.0.1:{port}", *words, cwd=tmp_path, **variables)
+    try:
+        until(lambda: "listening" in (tmp_path / "err.txt").read_text(), "it listens")
+        agent(port, b"a secret of the job's", 0).close()
+    finally:
+        p.kill()
+        p.wait()
+    assert "no --token-file given" not in (tmp_path / "err.txt").read_text()
 
 
 @pytest.fixture

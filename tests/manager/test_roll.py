@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from onward.core.facts import RankFacts
+from onward.core.facts import RankFacts, Stage
 from onward.core.job import Job, Limits, new_job
 from onward.core.membership import Member
 from onward.core.policy import Policy
@@ -48,3 +49,62 @@ def test_what_is_prepared_and_where_managers_would_be_is_heard_of_those_who_are_
     roll.absent.add("c")
     assert roll.ahead(job()) == {}
     assert roll.doors == ["a|2", "b|2"]
+
+
+class Counted(Roll):
+    """Counts how often it goes through all agents."""
+
+    looks = 0
+
+    def _find_kept(self) -> dict[int, int]:
+        self.looks += 1
+        return super()._find_kept()
+
+    def _find_keeper(self, job: Job, rank: int) -> str:
+        self.looks += 1
+        return super()._find_keeper(job, rank)
+
+
+def test_what_is_kept_is_looked_for_once_however_many_ask_and_again_when_it_has_changed() -> None:
+    """With thousands of agents, each of whom is told, it would take seconds otherwise."""
+    roll, here = Counted(2), job()
+    roll.hear(says(A, kept={1: [40]}), 10.0)
+    roll.hear(says(B, ranks=[having(1, 1, 41)]), 10.0)
+    for _ in range(3):
+        assert roll.holds(here, 1)
+        assert roll.keeper(here, 1) == "a"
+    assert roll.looks == 2
+    roll.hear(says(A, kept={1: [40]}), 11.0)
+    assert roll.kept == {1: 40}
+    assert roll.looks == 2, "the same"
+    roll.hear(says(A, kept={1: [90]}), 12.0)
+    assert not roll.holds(here, 1)
+    assert roll.keeper(here, 1) == "a"
+    roll.absent.add("a")
+    assert roll.holds(here, 1), "whoever is away cannot be asked"
+    assert roll.keeper(here, 1) == ""
+    roll.connected("a")
+    assert roll.kept == {1: 90}
+    roll.gone.add("a")
+    assert roll.kept == {}
+    roll.hear(says(B, kept={1: [91]}), 13.0)
+    assert roll.keeper(here, 1) == "b"
+    assert roll.keeper(new_job(2, here.policies, Limits(), (A, C)), 1) == "", "it has no place in that one"
+
+
+def test_in_a_large_job_only_what_is_new_is_thought_about_at_once() -> None:
+    """Else the manager would look at thousands of agents whenever one of them says that all goes on."""
+    roll = Roll(100)
+    members = [Member(id=f"m{i}") for i in range(65)]
+    for m in members[:64]:
+        roll.hear(says(m, ranks=[having(0, 0, 1)]), 10.0)
+    assert roll.says_something(says(members[0], ranks=[having(0, 0, 2)])), "a small one thinks about everything"
+    assert roll.says_something(says(members[64])), "nobody has heard of it before"
+    roll.hear(says(members[64]), 10.0)
+    goes_on = having(0, 0, 2)
+    assert not roll.says_something(says(members[0], ranks=[goes_on]))
+    changes: list[dict[str, Any]] = [{"exit_code": -9}, {"stage": Stage.PAUSED}, {"generation": 7}, {"incarnation": 9}]
+    for change in [*changes, {"resumed": True}]:
+        assert roll.says_something(says(members[0], ranks=[replace(goes_on, **change)])), change
+    assert roll.says_something(says(members[0], ranks=[goes_on], stopping=True))
+    assert roll.says_something(says(members[0], ranks=[]))

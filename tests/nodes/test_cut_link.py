@@ -80,3 +80,31 @@ def test_half_of_two_without_the_manager_has_no_quorum_and_rejoins(make_nodes, w
     assert steps_shown(second) > before
     assert len(first.pids(0)) == 1, "its process waited"
     same_as_without(jobs, nodes, 2)
+
+
+@pytest.mark.nightly
+def test_the_manager_is_cut_off_and_ranks_train_on_under_another(make_nodes, wires, jobs, tmp_path) -> None:
+    """It is alive behind the cut: there are two of them, of which one acts and the other steps down."""
+    nodes = make_nodes(nodes=2, nproc=1)
+    where = f"{wires.address(3)}:29500"
+    words = ["manager", "--listen", where, "--nodes", "2", "--node-timeout", "2", "--join-token", TOKEN]
+    with (tmp_path / "manager.err").open("wb") as err:
+        command = [*wires.on(3), sys.executable, "-m", "onward.cli.main", *words]
+        manager = subprocess.Popen(command, stderr=err, cwd=Path(__file__).parents[2])
+    try:
+        flags = ("--manager", where, "--chaos", "kind=kill,rank=1,step=110")
+        first, second = (start(nodes, wires, i, "--node-rank", str(i), *flags) for i in (0, 1))
+        until(lambda: steps_shown(second) > 20, "it trains")
+        wires.cut(3)
+        until(lambda: "somebody looks for a manager here" in first.said + second.said, "another is started")
+        assert manager.wait(60) == 1
+        wires.mend(3)
+        assert [first.wait(), second.wait()] == [0, 0], first.said + second.said
+    finally:
+        manager.kill()
+        manager.wait()
+    assert "stepped down: no majority of the nodes follows it any more" in (tmp_path / "manager.err").read_text()
+    assert [i["policy"] for i in first.outcome["incidents"]] == ["recover-in-place"], "the kill, and nothing but that"
+    assert [len(first.pids(0)), len(second.pids(1))] == [1, 2]
+    assert first.outcome["steps_lost"] == 0
+    same_as_without(jobs, nodes, 2)

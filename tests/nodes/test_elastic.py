@@ -101,6 +101,32 @@ def test_without_recover_nobody_is_waited_for(make_nodes, jobs, tmp_path: Path) 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("least", [1, 3])
+def test_without_recover_one_who_stands_by_takes_part_and_no_step_is_lost(
+    make_nodes, tmp_path: Path, least: int
+) -> None:
+    """The others train until it is ready; where they are too few without it, they wait."""
+    nodes = make_nodes(nodes=3, nproc=1)
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = f"{least}:3"
+    ladder = ["--recover-strategy", "elastic-training", "--chaos", "kind=kill-agent,node=1,step=30"]
+    script = [SCRIPT, "--steps", "250", "--pace", "0.03", "--digest", nodes.digest]
+    first, lost, third = (nodes.start(f"n{i}", "--node-rank", str(i), *ladder, script=script) for i in range(3))
+    spare = nodes.start("spare", "--standby", *ladder[:2], script=script)
+    assert lost.wait() == -signal.SIGKILL
+    assert [n.wait() for n in (first, third, spare)] == [0, 0, 0], first.said[-4000:]
+    incidents = first.outcome["incidents"]
+    assert [i["policy"] for i in incidents] == ["elastic-training"] * len(incidents)
+    assert ("joins again" in incidents[-1]["headline"]) is (least == 1)
+    assert first.outcome["steps_lost"] == 0
+    assert [len(first.pids(0)), len(third.pids(2)), len(spare.pids(1))] == [1, 1, 1]
+    counted = ledger(tmp_path)
+    assert sorted(counted) == list(range(250))
+    for step, ids in counted.items():
+        assert len(ids) == len(set(ids)) == GLOBAL_BATCH, f"step {step}: {sorted(ids)}"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
 def test_a_fault_while_it_is_shrunk_climbs_the_ladder_like_any_other(make_nodes, tmp_path: Path) -> None:
     nodes = make_nodes(nodes=3, nproc=1)
     nodes.flags[nodes.flags.index("--nnodes") + 1] = "1:3"

@@ -144,3 +144,20 @@ def test_a_stand_in_that_fails_is_forgotten_and_nobody_noticed(make_nodes, jobs)
     assert both[0].outcome["incidents"] == []
     assert len(both[0].pids(0)) == len(both[1].pids(1)) == 1
     same_as_without(jobs, nodes, 150)
+
+
+@pytest.mark.nightly
+def test_a_node_whose_rank_is_slow_is_replaced_without_anybody_reporting_it(make_nodes, jobs) -> None:
+    """And trains on at its own pace until then."""
+    nodes = make_nodes(nodes=2, nproc=1)
+    slow = ("--chaos", "kind=slow,rank=0,delay=0.2,step=20")
+    both = [start(nodes, f"n{i}", "--node-rank", str(i), *slow) for i in (0, 1)]
+    spare = start(nodes, "spare", "--standby")
+    for node in (*both, spare):
+        assert node.wait() == 0, node.said
+    (incident,) = both[1].outcome["incidents"]
+    assert incident["policy"] == "hot-switch"
+    assert "rank 0 is slow: it computes" in incident["headline"]
+    assert spare.pids(0)
+    assert len(both[1].pids(1)) == 1
+    same_as_without(jobs, nodes, 200)

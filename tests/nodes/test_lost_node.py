@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -97,6 +98,24 @@ def test_who_comes_beyond_the_nodes_that_are_needed_stands_by(make_nodes, jobs) 
     assert [i["policy"] for i in first.outcome["incidents"]] == ["recover"]
     assert [len(first.pids(r)) for r in (0, 1)] == [1, 1]
     same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
+def test_nobody_is_called_lost_or_slow_or_hung_on_a_full_machine(make_nodes, tmp_path: Path) -> None:
+    """Five processes for every core that do nothing but compute; the time after which a node is lost is the default."""
+    nodes = make_nodes(nodes=3, nproc=1)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(5 * (os.cpu_count() or 1))]
+    try:
+        script = ["tests/scripts/paced.py", "--steps", "400", "--pace", "0.05"]
+        started = [nodes.start(f"n{i}", "--node-rank", str(i), script=script) for i in range(3)]
+        assert [n.wait(240) for n in started] == [0, 0, 0], started[0].said[-4000:]
+    finally:
+        for p in busy:
+            p.kill()
+            p.wait()
+    assert started[0].outcome["incidents"] == []
+    assert started[0].outcome["conditions"] == []
+    assert "no sign of life" not in "".join(n.events for n in started)
 
 
 @pytest.mark.nightly

@@ -103,3 +103,24 @@ def test_reload_on_two_nodes(make_nodes, jobs, tmp_path) -> None:
     both = run_two(nodes, train(nodes, tmp_path / "ckpt", "--every", "1000"), *flags)
     assert [i["policy"] for i in both[0].outcome["incidents"]] == ["reload"], "the ranks of node 1 are given the state"
     same_as_on_one_node(jobs, nodes)
+
+
+@pytest.mark.nightly
+def test_told_to_end_while_a_rank_is_killed(make_nodes, jobs, tmp_path) -> None:
+    """The grace period of both nodes runs, and a rank is SIGKILLed: what the others hold is saved all the same."""
+    first = make_nodes()
+    script = train(first, tmp_path / "ckpt", "--every", "1000", "--step-s", "0.2")
+    flags = ["--grace", "20", "--chaos", "kind=kill,rank=3,step=8"]
+    both = [first.start(f"n{i}", "--node-rank", str(i), *flags, script=script) for i in range(2)]
+    until(lambda: "rank 3" in both[0].events and "SIGKILL" in both[0].events, "the rank is dead")
+    for node in both:
+        node.process.send_signal(signal.SIGTERM)
+    assert [n.wait(60) for n in both] == [128 + signal.SIGTERM] * 2, both[0].said + both[1].said
+    (step,) = saved(tmp_path / "ckpt")
+    assert step >= 8
+    second = make_nodes()
+    script = train(second, tmp_path / "ckpt", "--every", "1000")
+    again = [second.start(f"again{i}", "--node-rank", str(i), script=script) for i in range(2)]
+    assert [n.wait() for n in again] == [0, 0], again[0].said
+    assert f"resuming at step {step}" in again[0].said
+    same_as_on_one_node(jobs, second)

@@ -38,7 +38,10 @@ class Between:
         p = self._p
         while not self._replay:
             try:
-                result = yield from p.block.collective(mix(p.tx.shared, len(self.results)))
+                value = mix(p.tx.shared, len(self.results))
+                if p.world.scenario.elastic:
+                    value = p.block.of_my_lanes(lambda _, value=value: value)
+                result = yield from p.block.collective(value)
             except Unwound:
                 p.block.note_break()
                 yield from p.fence.recover(False)
@@ -63,10 +66,10 @@ class Between:
         mine = -1 if caught_up else len(self.results)
         yield from p.store(generation, "set", f"between/{p.rank}", value=str(mine).encode())
         counts = []
-        for r in range(p.world.scenario.world_size):
+        for r in p.members:
             reply = yield from p.store(generation, "get", f"between/{r}")
             counts.append(int(reply.value))
-        known = {r: c for r, c in enumerate(counts) if c >= 0}
+        known = {r: c for r, c in zip(p.members, counts, strict=True) if c >= 0}
         if not known:
             return
         most, least = max(known.values()), min(known.values())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onward.core.facts import Scope, Stage
 from onward.wire.messages import StoreReply
 
-from .fabric import mix
+from .fabric import MASK, mix
 from .unwinding import Interrupted, ScriptFailed, Thread, Unwound, UserError
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ class Block:
         p.at("forward")
         total = 0
         for i in range(s.collectives):
-            value = mix(mix(tx.shared, tx.local), p.rank * 1000 + k * 10 + i)
+            if s.elastic:
+                value = self.of_my_lanes(lambda lane, i=i: mix(mix(tx.shared, lane), k * 10 + i))
+            else:
+                value = mix(mix(tx.shared, tx.local), p.rank * 1000 + k * 10 + i)
             total = mix(total, (yield from self.collective(value)))
             p.at("reduced")
         p.at("gate")
@@ -74,6 +78,12 @@ class Block:
         if s.noise:
             p.at("noise")
             tx.noise()
+
+    def of_my_lanes(self, compute: Callable[[int], int]) -> int:
+        """What this rank contributes where micro-batches are dealt to those who take part: see `train/batches.py`."""
+        p = self._p
+        at, n, total = p.members.index(p.rank), len(p.members), p.world.scenario.lanes
+        return sum(compute(lane) for lane in range(total * at // n, total * (at + 1) // n)) & MASK
 
     def _end(self, k: int) -> Thread:
         p = self._p

@@ -300,4 +300,23 @@ CASES = (
         attempts=1,
         **{**SEVERAL, "nodes": 2, "world_size": 4, "policies": (Policy.RECOVER, Policy.DUMP, Policy.EXIT)},
     ),
+    _case(
+        "a dump by fewer ranks amid what is between two steps",
+        "it was not made, since nobody had kept what the lost ranks knew, though the script could do without; and those"
+        " who come back later took no part in the collectives that the others had still to run",
+        Fault("kill-node", node=2, at=0.9),
+        Fault("kill-node", 1, "between", 30, node=-1),
+        attempts=1,
+        **SEVERAL
+        | {
+            "steps": 60,
+            "eval_every": 1,
+            "forward_s": 0.04,
+            "elastic": True,
+            "min_nodes": 2,
+            "reschedule_s": 0.3,
+            "standbys": (12.0, 12.5),
+            "policies": (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.ELASTIC, Policy.DUMP, Policy.EXIT),
+        },
+    ),
 )

@@ -20,7 +20,7 @@ class Copies:
 
     def members(self, job: Job) -> list[RankProcess]:
         """The living processes that the job counts on."""
-        found = [self.world.process_of(r) for r in range(job.world_size)]
+        found = [self.world.process_of(r) for r in job.ranks]
         return [p for p in found if p is not None and p.alive and p.incarnation == job.incarnations[p.rank]]
 
     def complete(self, job: Job) -> int:
@@ -32,11 +32,13 @@ class Copies:
             if not p.holds or p.left_loop or p.stuck or p.failing:
                 continue
             for candidate in [step] * clean + [step - 1] * undo:
-                if candidate > found and all(self._can_reach(r, candidate, job) for r in range(job.world_size)):
+                if candidate > found and all(self._can_reach(r, candidate, job) for r in job.ranks):
                     found = candidate
         return found
 
     def _can_reach(self, rank: int, step: int, job: Job) -> bool:
+        if self.world.scenario.elastic:
+            return True  # a new process may begin with what it had in its set-up
         p = self.world.process_of(rank)
         if p is not None and p.alive and p.incarnation == job.incarnations[rank] and p.holds:
             at, clean, undo = p.tx.standing()

@@ -76,7 +76,7 @@ class Fabric:
             self.finish(op, False)  # aborted while it was being launched
         elif m.key in self._cut or (w.scenario.resets and any(not p.alive for p in m.peers)):
             w.after(w.lag(0.01), self.finish, op, False)
-        elif len(meeting.ops) == w.scenario.world_size:
+        elif len(meeting.ops) == len(process.members):
             self._complete(meeting)
         return op
 
@@ -92,7 +92,8 @@ class Fabric:
         w.promises.on_collective(list(ops))
         total = 0
         for rank in sorted(meeting.ops):
-            total = mix(total, meeting.ops[rank].value)
+            value = meeting.ops[rank].value
+            total = (total + value) & MASK if self.world.scenario.elastic else mix(total, value)
         for op in ops:
             op.complete, op.result = True, total
             w.after(w.lag(0.005), self.finish, op, True)

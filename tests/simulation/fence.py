@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,7 @@ class Fence:
         was_parked = p.parked
         try:
             p.at("open")
-            yield from self.open(order.generation, form.joined)
+            yield from self.open(order.generation, form.joined, form.members)
             p.partner.choose(form.partner, order.generation)
             p.page.launched = 0
             yield from self._arrive(form, order.generation)
@@ -177,10 +178,11 @@ class Fence:
         p.report(p.through or Stage.TRAINING)
         return True
 
-    def open(self, generation: int, joined: str) -> Thread:
+    def open(self, generation: int, joined: str, members: Sequence[int] = ()) -> Thread:
         """Meet the others through the generation's store and connect to them, where that is not done already."""
         p = self._p
         w = p.world
+        p.members = tuple(members) or tuple(range(w.scenario.world_size))
         m = p.membership = Membership(generation)
         there = p.ahead.take(joined)
         if joined:
@@ -193,7 +195,7 @@ class Fence:
         mine = f"{p.agent.index}.{p.number}"
         yield from p.store(generation, "set", f"{generation}/{p.rank}", value=mine.encode())
         names = []
-        for r in range(w.scenario.world_size):
+        for r in p.members:
             reply = yield from p.store(generation, "get", f"{generation}/{r}")
             names.append(reply.value.decode())
         yield w.lag(0.01)
@@ -214,6 +216,8 @@ class Fence:
         if form.part == "receive":
             tx.forget()
             request = yield from self._fetch(form.source, generation)
+            if form.fresh:
+                yield from tx.publish_as_in_set_up(form.step)
             if not p.holds and not p.parked:
                 tx.slots[form.step % 2] = (form.step, p.agent.saved_local(p.rank, form.step)[0])
             tx.received(request.value, form.step)

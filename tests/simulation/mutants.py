@@ -23,6 +23,7 @@ from onward.agent.kvstore import GenerationStore
 from onward.agent.logic import AgentLogic
 from onward.agent.stores import Asker, Stores
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, _common_group, agree
+from onward.core.elastic import beginning_anew, goes_on_with_fewer
 from onward.core.facts import RankFacts
 from onward.core.job import Facts, Job, current
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
@@ -31,7 +32,7 @@ from onward.core.saving import _is_fetching
 from onward.core.switch import hold_all, settled
 from onward.manager.logic import ManagerLogic
 from onward.manager.office import Claim, go_on
-from onward.manager.orders import form
+from onward.manager.orders import Draft, form
 from onward.manager.roll import Roll
 from onward.wire.messages import Form, Orders, StoreReply, StoreRequest
 from onward.wire.peers import KeepSlot
@@ -332,6 +333,47 @@ def _not_of_standbys(roll: Roll, rank: int) -> str:
     keepers = [m for a, m in roll.latest.items() if a not in roll.absent and m.kept.get(rank) and roll._nodes.get(a)]
     return keepers[0].agent.peer if keepers else ""
 
+
+def _waits_for_whoever_comes(job: Job) -> bool:
+    return False
+
+
+def _nobody_anew(job: Job, here: Facts) -> tuple[int, ...]:
+    return ()
+
+
+def _past_whatever_is_between(d: Draft, rank: int, facts: Facts) -> Form:
+    told = form(d, rank, facts)
+    return msgspec.structs.replace(told, past=told.past or told.fresh)
+
+
+def _with_a_past(d: Draft, rank: int, facts: Facts) -> Form:
+    return msgspec.structs.replace(form(d, rank, facts), fresh=False)
+
+
+ELASTIC_MUTANTS = (
+    _mutant(
+        "standby first",
+        "without `recover`, too, a job waits for whoever stands by, though nobody has kept what it needs",
+        *_everywhere(goes_on_with_fewer, _waits_for_whoever_comes),
+        *_everywhere(beginning_anew, _nobody_anew),
+    ),
+    _mutant(
+        "nobody begins anew",
+        "local state that nobody has kept makes everybody start again, though a new process could do without",
+        *_everywhere(beginning_anew, _nobody_anew),
+    ),
+    _mutant(
+        "past what is between",
+        "who joins does not run the collectives after the last step that the others have still to run",
+        *_everywhere(form, _past_whatever_is_between),
+    ),
+    _mutant(
+        "joins with a past",
+        "who joins is to have kept its local state",
+        *_everywhere(form, _with_a_past),
+    ),
+)
 
 SWITCH_MUTANTS = (
     _mutant(

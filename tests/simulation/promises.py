@@ -16,7 +16,7 @@ from onward.core.policy import Policy
 from onward.wire.messages import Form, Orders, StoreRequest
 
 from .copies import Copies
-from .fabric import Op, Request, mix
+from .fabric import MASK, Op, Request, mix
 from .scenario import CONTROL, NODES
 from .transaction import HALF, first_local, first_shared
 
@@ -62,16 +62,19 @@ class Promises:
         self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
         self._kept = -1  # step that was saved when everybody was last started again
         self.followed = 0  # claims to hold the state of another
+        self.shrunk = self.grown = 0  # how often a job went on with fewer ranks, and with more
         self._good_ends: dict[int, dict[int, int]] = {}  # attempt -> the step after which a rank's script has ended
 
     def _advance(self, k: int) -> None:
         """The step k of a run without faults."""
         s = self.world.scenario
-        drawn = [mix(local[k], 3) for local in self._local]
+        drawn = [local[k] if s.elastic else mix(local[k], 3) for local in self._local]
         total = 0
         for i in range(s.collectives):
             result = 0
-            for r in range(s.world_size):
+            if s.elastic:
+                result = sum(mix(mix(self._shared[k], lane), k * 10 + i) for lane in range(s.lanes)) & MASK
+            for r in range(0 if s.elastic else s.world_size):
                 result = mix(result, mix(mix(self._shared[k], drawn[r]), r * 1000 + k * 10 + i))
             total = mix(total, result)
         self._shared.append(mix(self._shared[k], total))
@@ -107,9 +110,11 @@ class Promises:
                 )
 
     def on_result_between(self, p: RankProcess, index: int, result: int) -> None:
-        want = 0
-        for _ in range(self.world.scenario.world_size):
-            want = mix(want, mix(self._shared[p.tx.step], index))
+        s = self.world.scenario
+        want, each = 0, mix(self._shared[p.tx.step], index)
+        for _ in range(s.world_size):
+            want = mix(want, each)
+        want = s.lanes * each & MASK if s.elastic else want
         if result != want:
             self._broken(2, f"{p}: collective {index} after step {p.tx.step} gave another result than without faults")
 
@@ -184,7 +189,8 @@ class Promises:
         orders = agent.logic.orders
         if orders is not None and grant.generation != orders.generation:
             self._broken(1, f"a checkpoint of generation {grant.generation} is published in {orders.generation}")
-        for r in range(self.world.scenario.world_size):
+        job = self._job
+        for r in job.ranks if job is not None and job.generation == grant.generation else ():
             if parts.get(f"local{r}", (None,))[0] != self._local[r][grant.step]:
                 self._broken(2, f"the checkpoint of step {grant.step} has not the local state of rank {r}")
         if parts.get("shared") != self._shared[grant.step]:
@@ -199,7 +205,7 @@ class Promises:
         for peer in p.membership.peers:
             if peer.membership.generation > generation and not p.newer_than(generation):
                 return  # it has left already; we shall hear of it
-        if any(peer.rank != r for r, peer in enumerate(p.membership.peers)):
+        if any(peer.rank != r for r, peer in zip(p.members, p.membership.peers, strict=True)):
             self._broken(1, f"{p} joined a group of generation {generation} with ranks in wrong places")
 
     def on_store(self, agent: SimAgent, q: StoreRequest, answered: bool) -> None:
@@ -319,6 +325,9 @@ class Promises:
             self._broken(1, f"the generation went from {old.generation} to {job.generation}")
         if any(new < was for new, was in zip(job.incarnations, old.incarnations, strict=True)):
             self._broken(6, f"incarnations went from {old.incarnations} to {job.incarnations}")
+        if job.phase is Phase.FORMING and old.phase is Phase.PAUSING:
+            self.grown += bool(job.joining)
+            self.shrunk += bool(job.absent) and not job.joining
         if job.incidents > old.incidents and not self._rank_faults():
             self._broken(5, "an incident was opened although nothing happened to any rank")
         if job.incident is not None and old.incident is not job.incident:
@@ -353,7 +362,8 @@ class Promises:
         s = self.world.scenario
         why = self._last_why()
         judged = " ".join(old.incident.why) if old.incident is not None else ""
-        if any(p.scope is Scope.SETUP for p in self._copies.members(old)):
+        coming = (*old.joining, *old.arriving)
+        if any(p.scope is Scope.SETUP for p in self._copies.members(old) if p.rank not in coming):
             return
         all_policies = {Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.RECOVER} <= set(s.policies)
         if not all_policies and "configured" in judged + why:
@@ -367,7 +377,8 @@ class Promises:
             return
         if "did not come up" in why and any(p.stand_in and p.stuck for p in self._copies.members(old)):
             return
-        if "no node took the place" in why or self._cut_lately():
+        enough = s.elastic and len(old.places) - old.places.count(None) >= s.min_nodes
+        if (re.search("no node took the place|still only", why) and not enough) or self._cut_lately():
             return
         left = self._copies.complete(old)
         if left >= 0 and left <= self._copies.saved(old.world_size):
@@ -475,9 +486,10 @@ class Promises:
             self._broken(3, f"agents ended with different verdicts: {self._verdicts}")
         if codes == {0} and s.library:
             ends = self._good_ends.get(max(self._good_ends, default=-1), {})
-            if set(ends) != set(range(s.world_size)):
+            expected = set(self._job.ranks) if self._job is not None and s.elastic else set(range(s.world_size))
+            if not set(ends) >= expected:
                 self._broken(2, "the job succeeded although not every rank came to its end")
-            if len(set(ends.values())) > 1:
+            if len({step for rank, step in ends.items() if rank in expected}) > 1:
                 self._broken(2, f"the job succeeded although its ranks ended after different steps: {ends}")
         if s.control_only and self.ending != "Succeeded":
             self._broken(5, "nothing happened to any rank, yet the job failed")

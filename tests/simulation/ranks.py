@@ -62,6 +62,7 @@ class RankProcess:
         self.alive, self.stopped = True, False
         self.page = Page()
         self.membership = Membership(0)
+        self.members = tuple(range(world.scenario.world_size))  # ranks that take part
         self.requests: list[Request] = []
         self.tx = Transaction(self)
         self.script, self.block, self.between = Script(self), Block(self), Between(self)
@@ -323,6 +324,7 @@ class RankProcess:
                 between=len(self.between.results), light=self.tx.shape,
                 loadable=list(self.loadable), partly=list(self.partly),
                 feed=self.serve, follows=self.following.follows, joined=self.ahead.joined, broke=self.broke,
+                elastic=self.world.scenario.elastic,
             )
         )  # fmt: skip
 

@@ -93,11 +93,19 @@ class Scenario:
     asks: bool = True  # whether the step has counted
     hot_switch: bool = False  # a node that is called sub-healthy is replaced while it trains
     pods: bool = False  # an operator replaces agents that are lost, or that the manager has given up
+    elastic: bool = False  # the script deals micro-batches: it goes on with fewer ranks
+    min_nodes: int = 0  # with so few at least; 0: with all
+    reschedule_s: float = 3.0  # for somebody to take the place of a lost node
 
     @property
     def last_step(self) -> int:
         """After so many steps the script is through its loop."""
         return self.steps if self.leave_at < 0 else self.leave_at + 1
+
+    @property
+    def lanes(self) -> int:
+        """Micro-batches of a step, whoever computes them."""
+        return 2 * self.world_size
 
     @property
     def control_only(self) -> bool:
@@ -279,6 +287,61 @@ def _fault_in_move(rng: Random, s: Scenario) -> Fault:
         delay = rng.choice((0.0, 0.02, 0.2))
         return Fault("kill-node", node=rng.randrange(s.nodes), phase="Pausing", delay_s=delay)
     return Fault("cut", node=rng.randrange(s.nodes), phase="Pausing", for_s=rng.choice((0.3, 1.0, 7.0)))
+
+
+def draw_elastic(rng: Random) -> Scenario:
+    """A job that loses nodes and goes on with fewer; others come later, or nobody does; and there is more trouble."""
+    nodes = rng.choice((2, 3, 3, 4))
+    in_place = (Policy.RETRY, Policy.RECOVER_IN_PLACE)
+    waits, at_once = (*in_place, Policy.RECOVER, Policy.ELASTIC, Policy.EXIT), (*in_place, Policy.ELASTIC, Policy.EXIT)
+    alone = (Policy.ELASTIC, Policy.EXIT)
+    s = Scenario(
+        world_size=nodes * rng.choice((1, 1, 2)),
+        nodes=nodes,
+        steps=rng.randint(40, 80),
+        spares=rng.choice(("none", "each")),
+        policies=rng.choice((waits, waits, at_once, alone, (Policy.ELASTIC, Policy.DUMP, Policy.EXIT))),
+        max_restarts=32767,
+        faults=[],
+        collectives=rng.choice((1, 1, 2)),
+        eval_every=rng.choice((0, 0, 1, 3)),
+        resets=rng.random() < 0.75,
+        forward_s=rng.choice((0.02, 0.04)),
+        setup_s=rng.choice((0.01, 0.1)),
+        transfer_s=rng.choice((0.002, 0.03)),
+        standbys=tuple(rng.uniform(0.8, 3.0) for _ in range(rng.choice((0, 1, 1, 2)))),
+        arbiter=rng.random() < 0.7,
+        save_every=rng.choice((0, 0, 5)),
+        elastic=True,
+        min_nodes=rng.choice((1, 1, nodes - 1, nodes)),
+        reschedule_s=rng.choice((0.2, 0.5, 1.0)),
+    )
+    s.faults = [Fault("kill-node", node=rng.randrange(nodes), at=rng.uniform(0.7, 1.2))]
+    s.faults += [_fault_while_shrunk(rng, s) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    return s
+
+
+def _fault_while_shrunk(rng: Random, s: Scenario) -> Fault:
+    """Of another node, of a rank, of one that prepares to join, of the manager, or of the network."""
+    roll, rank, at = rng.random(), rng.randrange(s.world_size), rng.uniform(0.5, 3.5)
+    if roll < 0.2:
+        return Fault("kill-node", node=rng.randrange(s.nodes + len(s.standbys)), at=at)
+    if roll < 0.35:
+        kind = rng.choice(("kill", "kill", "stop", "raise-communication"))
+        return Fault(kind, rank, rng.choice(BLOCK_POINTS[:6]), 30)
+    if roll < 0.45:
+        return Fault(rng.choice(("kill", "stop", "hang")), rank, at=at)
+    if roll < 0.65:
+        point = rng.choice(("boot", "setup", "rehearse", "parked", "open", "connect", "receive", "formed"))
+        return Fault(rng.choice(("kill", "kill", "stop", "kill-node")), rank, point, node=-1, replaced=True)
+    if roll < 0.9 or s.arbiter:
+        journal, delay = rng.choice(("kept", "torn", "lost")), rng.choice((0.0, 0.005, 0.02, 0.1))
+        if rng.random() < 0.5:
+            return Fault("manager-kill", at=at, journal=journal)
+        phase = rng.choice(("Pausing", "Forming", "Running"))
+        return Fault("manager-kill", phase=phase, nth=rng.choice((2, 3, 4)), delay_s=delay, journal=journal)
+    for_s = rng.choice((0.3, 1.0, 7.0))
+    return Fault("cut", node=rng.randrange(s.nodes), at=at, for_s=for_s, silent=rng.random() < 0.5)
 
 
 def _several_nodes(rng: Random, s: Scenario) -> None:

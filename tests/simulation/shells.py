@@ -20,6 +20,7 @@ from onward.wire.peers import KeepSlot, PeerReply, PeerStore
 from .managers import Hosting
 from .offices import SimOffice
 from .ranks import RankProcess
+from .transaction import first_local
 
 if TYPE_CHECKING:
     from .world import World
@@ -375,6 +376,9 @@ class SimAgent:
 
     def saved_local(self, rank: int, step: int) -> tuple[int, int]:
         kept = self.memory.local.get((rank, step))
+        if kept is None and f"local{rank}" not in self.world.disk[step]:
+            others = [part for name, part in sorted(self.world.disk[step].items()) if name.startswith("local")]
+            return first_local(rank), others[0][1]  # it was absent when this was saved, and does as they do
         found: tuple[int, int] = kept if kept is not None else self.world.disk[step][f"local{rank}"]
         return found
 

@@ -16,7 +16,7 @@ import pytest
 
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
-from .mutants import MOVE_MUTANTS, MUTANTS, SWITCH_MUTANTS, Mutant, planted
+from .mutants import ELASTIC_MUTANTS, MOVE_MUTANTS, MUTANTS, SWITCH_MUTANTS, Mutant, planted
 from .scenario import (
     BLOCK_POINTS,
     CONTROL,
@@ -28,6 +28,7 @@ from .scenario import (
     STEP_POINTS,
     SWITCHING,
     draw,
+    draw_elastic,
     draw_move,
     draw_switch,
 )
@@ -183,6 +184,44 @@ def test_promises_hold_while_a_node_is_given_up(moves: range) -> None:
     assert replaced > len(moves) / 4
     assert began_anew < len(moves) / 4
     assert {"kill", "manager-kill"} <= set(kinds)
+
+
+def shrunk(seed: int, trace: bool = False) -> World:
+    return World(seed, trace=trace, scenario=draw_elastic(Random(seed)))
+
+
+_MORE_SHRINKS = pytest.param(range(30, 1000), marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("shrinks", [range(30), _MORE_SHRINKS], ids=str)
+def test_promises_hold_while_a_job_goes_on_with_fewer(shrinks: range) -> None:
+    """Nobody takes the place of a lost node in time, and somebody comes later; or there are too few, and all wait."""
+    kinds: Counter[str] = Counter()
+    went_on = grew = began_anew = 0
+    for seed in shrinks:
+        world = shrunk(seed)
+        outcome = world.run()
+        if outcome.broken or outcome.phase not in ENDS:
+            story = "\n".join((shrunk(seed, trace=True).run().trace or [])[-LAST_LINES:])
+            pytest.fail(f"elastic seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        kinds.update(f.kind for f in world.fired)
+        went_on += world.promises.shrunk > 0
+        grew += world.promises.grown > 0
+        began_anew += world.attempts > 0
+    assert went_on > len(shrinks) / 2
+    assert grew > len(shrinks) / 6
+    assert began_anew < len(shrinks) / 3
+    assert {"kill-node", "manager-kill"} <= set(kinds)
+    if len(shrinks) > 100:
+        assert {"kill", "stop", "hang", "cut", "raise-communication"} <= set(kinds)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", ELASTIC_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_of_going_on_with_fewer_is_caught(mutant: Mutant) -> None:
+    with planted(mutant):
+        caught = any(shrunk(seed).run().broken for seed in range(400))
+    assert caught, f"no seed notices that {mutant.what}"
 
 
 @pytest.mark.nightly

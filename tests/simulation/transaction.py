@@ -59,7 +59,8 @@ class Transaction:
         self.careful = not self.light_at
 
     def draw(self) -> None:
-        self.local = mix(self.local, 3)
+        if not self._process.world.scenario.elastic:  # there random numbers belong to the micro-batch
+            self.local = mix(self.local, 3)
 
     def noise(self) -> None:
         self.local = mix(self.local, 5)
@@ -136,6 +137,11 @@ class Transaction:
         self._process.world.promises.on_publish(self._process, step, self.local)
         self.slots[step % 2] = (step, self.local)
         yield from self._process.partner.keep(step, self.local)
+
+    def publish_as_in_set_up(self, step: int) -> Generator[float, None, None]:
+        """One that joins later begins with the local state of its set-up."""
+        self.local = first_local(self._process.rank)
+        yield from self._publish(step)
 
     @property
     def begun(self) -> int:

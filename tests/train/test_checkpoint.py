@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from again import nightly
 from waiting import until
 
-from onward.checkpoints import disk
+from onward.checkpoints import disk, memory
+from onward.core.checkpoints import SavedFile
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.torch
@@ -98,6 +100,25 @@ def test_another_number_of_ranks(jobs, tmp_path, nproc):
     assert result.code == 0, result.err[-3000:]
     assert ledger(result, rank=nproc - 1) == list(range(20, 30))
     assert f"was saved by 2 ranks and is loaded by {nproc}" in result.err + result.out
+
+
+def test_a_rank_that_was_absent_when_it_was_saved_begins_where_the_others_do(tmp_path):
+    """What they still have to run after that step holds collectives: all run them, or none."""
+    from onward.train.checkpoint import Checkpoints
+
+    welcome = SimpleNamespace(memory_dir=str(tmp_path), dump_dir=str(tmp_path), rank=2, world_size=3)
+    for step, begun in ((16, 15), (17, 17)):
+        unfinished = tmp_path / disk.unfinished_name(step, "r", 1)
+        unfinished.mkdir()
+        memory.keep_local(tmp_path, 0, step, begun, b"its image")
+        local = unfinished / disk.local_name(0)
+        shutil.move(memory.local_path(tmp_path, 0, step), local)
+        files = [SavedFile(local.name, local.stat().st_size, disk.sha256_of(local))]
+        made = disk.Manifest(
+            format=disk.FORMAT, job="", run="r", step=step, world_size=2, torch="", reason="", created="", files=files
+        )
+        disk.publish(tmp_path, unfinished, made, 3)
+        assert Checkpoints(SimpleNamespace(welcome=welcome), None, None).begun(step) == begun
 
 
 # ------------------------------------------------------------------------------------------------ damage

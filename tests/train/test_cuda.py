@@ -91,7 +91,60 @@ def test_a_kill_of_the_only_rank_on_nccl(jobs):
     check(jobs, 1, ARGS, "kind=kill,rank=0,step=20")
 
 
+@pytest.mark.parametrize("host", [False, True], ids=["slow-kernels", "slow-host"])
+def test_a_slow_rank_is_named_and_cleared_on_nccl(jobs, host):
+    """By the device's clock: the host of either rank does nothing but launch and wait."""
+    args, slow = ["--steps", "220", "--backend", "nccl"], "kind=slow,rank=1,step=40,delay=0.2,steps=60"
+    result = jobs.run("tests/scripts/cuda/paced.py", *args, *([] if host else ["--slow", "40:100:0.2"]), nproc=2,
+                      chaos=[slow] if host else [], flags=["--spares", "none"])  # fmt: skip
+    assert result.code == 0, result.err[-4000:]
+    print(result.outcome["conditions"])
+    (found,) = result.outcome["conditions"]
+    assert (found["kind"], found["rank"]) == ("slow", 1)
+    assert found["since"] < found["until"], "it was over before the job was"
+    assert "rank 1 is slow: it computes" in result.err
+    assert not result.incidents
+
+
 # ---------------------------------------------------------------------------------- the backend by itself
+
+
+def test_what_a_device_computes_is_told_from_what_it_waits_for(desk):
+    """The all-reduce takes its time behind a kernel in a stream of its own, as if another rank came late."""
+    import torch
+    from torch.distributed import AllreduceOptions
+
+    from onward.train.devicetime import DeviceTime
+
+    groups, group, device = desk
+    groups.device_time = clock = DeviceTime(torch.cuda)
+    late, found = torch.cuda.Stream(), []
+    options = AllreduceOptions()
+    options.asyncOp = True
+    tensor = torch.ones(4, device=device)
+    for explicit in (True, False, True):
+        clock.begin()
+        torch.cuda._sleep(int(1e8))  # our own part: about 50 ms
+        clock.launching()
+        with torch.cuda.stream(late):
+            late.wait_stream(torch.cuda.default_stream())
+            torch.cuda._sleep(int(4e8))
+            work = group._inner["cuda"][1].allreduce([tensor], options)
+        clock.launched(lambda work=work: work.get_future().wait())
+        if explicit:
+            with clock.waiting():
+                work.get_future().wait()
+        else:
+            work.get_future().wait()  # as DDP does, inside C++
+        assert groups.drain(groups.generation, everything=True)
+        torch.cuda.synchronize()
+        found.append(clock.end(0) / 1e6)
+    torch.cuda.synchronize()
+    clock.begin()
+    found.append(clock.end(0) / 1e6)
+    print("own part of a step in which the device stands still for about four times as long, ms:", found)
+    assert found[0] == 0
+    assert all(20 < ms < 120 for ms in found[1:]), found
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until_async
 
 from onward.errors import WireError
 from onward.wire.connect import Listener, Stranger, connect
@@ -145,6 +146,71 @@ def test_one_that_says_nothing_is_not_waited_for(mine: Outside) -> None:
             assert await asyncio.wait_for(reader.read(), LIMIT_S) == b"", "it is hung up on"
             writer.close()
             assert len(h.refused) == 1
+
+    asyncio.run(run())
+
+
+def test_who_says_nothing_takes_nobodys_turn(mine: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.wire.connect.AT_ONCE", 1)
+
+    async def run() -> None:
+        async with house(mine) as h:
+            silent = [await asyncio.open_connection("127.0.0.1", h.port) for _ in range(3)]
+            assert await say(h.port, mine) == WORDS
+            assert h.refused == [], "their time is not over yet"
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_of_many_that_come_at_once_a_few_have_their_turn_and_then_the_others(
+    mine: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of agents: were all to begin together, the time of each would be over before any was through."""
+    monkeypatch.setattr("onward.wire.connect.AT_ONCE", 2)
+
+    async def run() -> None:
+        async with house(mine) as h:
+            slow = [await asyncio.open_connection("127.0.0.1", h.port) for _ in range(2)]
+            for _, writer in slow:
+                writer.write(b"\x16")  # the first byte of a handshake
+                await writer.drain()
+            await until_async(lambda: h.listener._turns.locked(), "both have their turn")
+            others = [asyncio.ensure_future(say(h.port, mine)) for _ in range(6)]
+            assert await asyncio.gather(*others) == [WORDS] * 6, "when the time of the slow ones is over"
+            assert len(h.refused) == 2
+            for _, writer in slow:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_has_left_again_takes_nobodys_turn(mine: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onward.wire.connect.AT_ONCE", 1)
+    begun = []
+
+    class Watched(Outside):
+        def at(self, host: str, server: bool = False) -> ssl.SSLContext | None:
+            context = super().at(host, server)
+            if server and context is not None:
+                context.sni_callback = lambda *hello: begun.append(hello)
+            return context
+
+    async def run() -> None:
+        async with house(Watched(mine.token, mine.cert, mine.key, mine.ca)) as h:
+            await h.listener._turns.acquire()  # somebody has it
+            gone = asyncio.ensure_future(say(h.port, mine))
+            await until_async(lambda: h.listener._turns._waiters, "it waits for its turn")
+            gone.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gone
+            stays = asyncio.ensure_future(say(h.port, mine))
+            await until_async(lambda: len(h.listener._turns._waiters or ()) == 2, "so does another")
+            h.listener._turns.release()
+            assert await stays == WORDS
+            assert len(begun) == 1
+            assert h.refused == []
 
     asyncio.run(run())
 

@@ -7,7 +7,6 @@ device, which then has to be started again before anything can be queued.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -55,13 +54,6 @@ class Hccl(Backend):
         torch_npu.npu.stop_device(self._index)
         inner.abort_hccl_comm("onward")
         torch_npu.npu.restart_device(self._index)
-
-    def mark(self, works: list[Any]) -> Callable[[], bool]:
-        for work in works:
-            self.order(work)
-        event = torch.npu.Event()
-        event.record()
-        return event.query  # type: ignore[no-any-return]
 
     def finished(self, work: Any) -> bool:
         if not work.is_completed():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -58,13 +57,6 @@ class Nccl(Backend):
     def warm(self, device: torch.device) -> None:
         inner = self.connect(Place(dist.HashStore(), "warm", 0, 1, "", 60.0, device, lambda: ""))
         threading.Thread(target=self.abort, args=(inner,), name="onward-abort", daemon=True).start()
-
-    def mark(self, works: list[Any]) -> Callable[[], bool]:
-        for work in works:
-            self.order(work)  # not by work.wait(), which takes a lock that an abort holds for long
-        event = torch.cuda.Event()
-        event.record()
-        return event.query  # type: ignore[no-any-return]
 
     def finished(self, work: Any) -> bool:
         if not work.is_completed():
