@@ -24,7 +24,8 @@ from onward.log import get_logger
 from onward.train.local import LocalState
 from onward.train.protected import Manifest, Protected
 from onward.train.results import flatten
-from onward.train.transfer import Channel, memory_of
+from onward.train.streams import memory_of
+from onward.train.transfer import Channel
 from onward.wire import memory
 from onward.wire.frames import MAX_HELLO, NONCE_BYTES, proof
 from onward.wire.identity import Identity
@@ -313,7 +314,7 @@ def digest_of_tensors(tensors: list[torch.Tensor]) -> int:
     for t in tensors:
         if t.numel() and t.layout is torch.strided:
             every = max(1, t.numel() // SAMPLES)
-            some = t.detach().reshape(-1)[::every].contiguous()
+            some = t.detach().reshape(-1)[::every].cpu().contiguous()
             found = zlib.crc32(memory_of(some), found)
     return found
 

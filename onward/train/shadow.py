@@ -19,7 +19,8 @@ from onward.errors import StateError, Unwind, WireError
 from onward.train.feed import Begun, Committed, Ended, Item, Result, State, Wish
 from onward.train.protected import Protected
 from onward.train.results import flatten
-from onward.train.transfer import Channel, host_twin, memory_of
+from onward.train.streams import memory_of
+from onward.train.transfer import Channel, host_twin
 from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof
 from onward.wire.identity import Identity
 

@@ -22,8 +22,16 @@ def _memory(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
+def memory_of(t: torch.Tensor) -> memoryview:
+    """Its bytes, where they are. A device's addresses mean nothing here: reading there would end the process."""
+    if not t.is_cpu:
+        raise TypeError(f"a tensor on {t.device} has no memory that this process can read; copy it to the CPU first")
+    size = t.numel() * t.element_size()
+    return _memory(t.data_ptr(), size) if size else memoryview(b"")
+
+
 def tensor_bytes(t: torch.Tensor) -> bytes:
-    return ctypes.string_at(t.data_ptr(), t.numel() * t.element_size())
+    return bytes(memory_of(t))
 
 
 class Stream(Protocol):

@@ -18,7 +18,7 @@ class Telling:
         if not self._feed.wanted:
             return
         self._tx.republish()
-        if self._rank.groups.device_backend is not None:
+        if self._rank.groups.accelerated:
             self._feed.refuses = "results of collectives on a device are not told yet"
         elif self._tx.step < 1 or self._local.slot(self._tx.step).step != self._tx.step:
             return  # not before the wrappers have settled, and the local state of this step is safe

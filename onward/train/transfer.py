@@ -21,6 +21,7 @@ import torch
 
 from onward.errors import StateError, WireError
 from onward.train.protected import Manifest, Protected
+from onward.train.streams import memory_of
 from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof, send_at_once
 from onward.wire.identity import Identity
 from onward.wire.kernel import boot_id
@@ -197,13 +198,6 @@ def host_twin(t: torch.Tensor) -> torch.Tensor:
     if t.device.type == "cpu" and t.is_contiguous():
         return t
     return torch.empty(t.shape, dtype=t.dtype)
-
-
-def memory_of(t: torch.Tensor) -> memoryview:
-    size = t.numel() * t.element_size()
-    if not size:
-        return memoryview(b"")
-    return memoryview((ctypes.c_char * size).from_address(t.data_ptr())).cast("B")
 
 
 def _allow_reads() -> None:

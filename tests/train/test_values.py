@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.errors import StateError
+from onward.train.streams import memory_of, tensor_bytes
 from onward.train.values import Snapshot, own_tensors, plain, problem, rebuilt, take_over
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text()
@@ -158,3 +159,9 @@ def test_no_type_is_built_that_is_more_than_a_container() -> None:
     for name in ("subprocess:Popen", "builtins:int", "no.such:thing", "os:system"):
         with pytest.raises(StateError, match="is not known here"):
             rebuilt(["\x00onward.kind", name, []], [], None)
+
+
+@pytest.mark.parametrize("read", [memory_of, tensor_bytes])
+def test_memory_that_is_not_here_is_never_read(read):
+    with pytest.raises(TypeError, match="copy it to the CPU first"):
+        read(torch.empty(4, device="meta"))
