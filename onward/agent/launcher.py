@@ -93,6 +93,11 @@ class Launcher:
             self.witness.expect(injection)
         self.refused = 0  # connections that were not a rank's
         self._told_refused = 0
+        self._told_away = self._told_nobody = False
+        self._gave_up = ""
+        self._exit_code = 1  # of one that gave up
+        self._waits_for_save = False
+        self._crash: BaseException | None = None
 
     # ------------------------------------------------------------------------------------------ life
 
@@ -268,8 +273,6 @@ class Launcher:
             self._crash = task.exception()
             self._done.set()
 
-    _crash: BaseException | None = None
-
     # ------------------------------------------------------------------------------------------ manager
 
     def _on_manager(self, message: object) -> None:
@@ -432,10 +435,6 @@ class Launcher:
             self.observer.note(f"{self._gave_up}; ending all ranks")
             self._end_all()
 
-    _told_away = _told_nobody = False
-    _gave_up = ""
-    _exit_code = 1  # of one that gave up
-
     # ------------------------------------------------------------------------------------------ the end
 
     def _check_end(self) -> None:
@@ -454,8 +453,6 @@ class Launcher:
                 asyncio.get_running_loop().call_later(LAST_SAVE_S, self._done.set)
             return
         self._done.set()
-
-    _waits_for_save = False
 
     def _outcome(self) -> Outcome:
         if self._crash is not None:

@@ -79,6 +79,8 @@ class AgentLogic:
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
         self._fetched: set[tuple[int, int]] = set()
         self._spares = Spares(settings.spares)
+        self._partner = ""  # who keeps a copy of what our ranks know
+        self._ready_for: list[int] = []  # as it was said last
         self.changed = True
 
     # ------------------------------------------------------------------------------------------ orders
@@ -104,8 +106,6 @@ class AgentLogic:
             self._partner = partner
             effects += [e for rank in self._log for e in self._forward_log(rank)]
         return [*effects, *self._stores.on_orders(orders), *self.reconcile(), *self.saving.on_orders(orders)]
-
-    _partner = ""
 
     def _may_follow(self, orders: Orders) -> bool:
         """One manager in a term, and never back.
@@ -331,8 +331,6 @@ class AgentLogic:
         self._ready_for = list(ahead)
         nodes = sorted({r // self.settings.local_ranks for r in ahead})
         return [Say(f"ready to take the place of node {' or '.join(map(str, nodes))} at once")]
-
-    _ready_for: list[int] = []
 
     def _welcome(self, p: Process) -> Welcome:
         page, local_dir = self._paths(p)

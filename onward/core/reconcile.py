@@ -36,8 +36,8 @@ from onward.core.jobs import (
     Write,
 )
 from onward.core.losses import Loss, find_losses, has_done, judge, judge_hopeless, why_lost
+from onward.core.reasons import just_created, why_not_yet
 from onward.core.relief import may_stay, to_relieve
-from onward.core.waiting import just_created, waiting
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
 AVOID_S = 24 * 3600.0
@@ -411,9 +411,7 @@ class _Draft:
             if self.word.type != RUNNING:
                 self.word = Word(RUNNING, "JobRunning", f"Job {self.job.key} is running.")
         elif self.word.type not in (RUNNING, RESTARTING):
-            self.word, again_s = waiting(self.job, self.seen, self.here, self.record, ready, self.now)
-            if again_s is not None:
-                self._again(again_s)
+            self.word = self._created(ready)
 
     def _say_incidents(self, insight: Insight) -> None:
         if insight.incident and insight.incident != self.record.opened:
@@ -443,6 +441,14 @@ class _Draft:
 
     def _uncounted(self) -> bool:
         return any(p.phase == "Failed" for p in self.here.values())
+
+    def _created(self, ready: bool) -> Word:
+        word, again_s = why_not_yet(
+            self.job, self.seen, self.here.values(), self.record.started_at, ready, self.now
+        )
+        if again_s is not None:
+            self._again(again_s)
+        return word
 
     # ------------------------------------------------------------------------------------------ small parts
 

@@ -66,6 +66,7 @@ class Slot:
         self._map()
         self._tensors: tuple[torch.Tensor, ...] = ()
         self._room = 0  # for the small part
+        self._layout_bytes = self._used = 0
         self._into: list[torch.Tensor] = []
         self._from: list[torch.Tensor] = []
         self._large: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -134,9 +135,6 @@ class Slot:
                 self._large.append((view, t.detach()))
                 self._versions.append(-1)
 
-    _layout_bytes = 0
-    _used = 0
-
     def refresh(self) -> None:
         """An agent may have put another file in its place, with what an earlier process had kept elsewhere."""
         with contextlib.suppress(OSError):
@@ -199,6 +197,7 @@ class LocalState:
         self._slots = [Slot(os.path.join(directory, f"slot{i}")) for i in range(2)]
         self._position = _position(os.path.join(directory, "position"))
         self._streams: tuple[Stream, ...] = (PythonStream(), NumpyStream(), TorchStream(), DeviceStream())
+        self._kept: list[Slot] = []  # the real ones, while others are used
         self.carry_grads = False
         self.cursors: list[Any] = []  # batches: objects with `position` to keep and `rewind(position)` to restore
 
@@ -228,8 +227,6 @@ class LocalState:
         self.refresh()
         for slot in self._slots:
             slot.clear()
-
-    _kept: list[Slot] = []
 
     def put(self, step: int, image: bytes) -> None:
         """Another's local state of `step` is this rank's: put it in its place, here and in use."""

@@ -34,7 +34,7 @@ OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
 BAD_FILES = {
     BOMB.encode(): "too large: with its aliases written out",
     b"a: " + b"[" * 5000 + b"]" * 5000: "nested too deeply",
-    bytes(range(256)): "codec can't decode byte",
+    bytes(range(256)): "it is not a text in UTF-8 (invalid start byte at byte 128)",
     b"apiVersion: v1\nkind: 5\nmetadata: {name: x}\n": "no object; apiVersion and kind are needed",
     b"apiVersion: v1\nkind: ConfigMap\nmetadata: [x]\n": "ConfigMap has no metadata.name",
     f"{OBJECT}data: {{a: .inf}}".encode(): "cannot be sent",
@@ -91,7 +91,9 @@ def test_a_day_without_kubectl(say, tmp_path: Path) -> None:
     assert "did you mean pod" in say("get", "podz", code=2)
     assert "not found" in say("get", "pod", "nobody", code=1)
     assert "the forms are" in say("get", "pods", "-o", "xml", code=2)
-    assert "is not a time" in say("wait", "pod/x", "--timeout", "soon", code=2)
+    for time in ("soon", "nan"):  # not one that never comes
+        assert "is not a time" in say("wait", "pod/x", "--timeout", time, code=2)
+    assert f"did you mean {file}?" in say("apply", "-f", str(tmp_path / "pdo.yaml"), code=2)
     assert "timed out" in say("wait", "pod/nobody", "--timeout", "0", code=1)
     assert "which pods? name them" in say("delete", "pods", code=2)
     file.write_text("a: [")

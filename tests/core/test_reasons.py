@@ -1,4 +1,4 @@
-"""What a job says while it waits for its pods."""
+"""Why a job that was created does not run yet, in the words of its state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from cluster import CREATED, GOING, NEW, NOW, made, state
 from test_losses import JOB, PODS
 
 from onward.core.jobs import Gang, Record, Word
+from onward.core.reasons import UNSEEN_S
 from onward.core.reconcile import decide
-from onward.core.waiting import UNSEEN_S
 
 
 def test_pods_wait_for_the_gang() -> None:
