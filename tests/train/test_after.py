@@ -39,6 +39,14 @@ SCRIPT = """
             assert time.monotonic() < until
             time.sleep(0.005)
 
+    def exchange(step):  # of which each rank knows its own part only
+        mine = torch.zeros(4)
+        dist.all_to_all_single(mine, torch.arange(4.0) + 10 * run.rank)
+        assert mine.tolist() == [run.rank + 10.0 * other for other in range(4)]
+        if step.index == 5 and run.rank == 1 and once("died"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
     class Bar:  # as those that draw a progress bar do it
         def __init__(self, steps):
             self.steps = steps
@@ -209,6 +217,20 @@ def test_collectives_after_a_block_that_does_not_count_do_not_meet_the_steps_of_
     assert result.policies() == ["retry"]
     assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1]
     assert told == reference.result()[0]
+
+
+@pytest.mark.parametrize("cure", ["dump", "reload"])
+def test_a_death_with_what_nobody_else_knows_costs_no_step(jobs, tmp_path, cure):
+    """The others cannot tell a replacement what came out: all start again, at once, with the state that they hold."""
+    flags = [] if cure == "dump" else ["--recover-strategy", "retry,recover-in-place,exit"]
+    result = jobs.run(script(tmp_path, in_loop="if step.committed: exchange(step)"), flags=flags)
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == [cure]
+    told = "what rank 1 was told in a collective between two steps nobody else knows"
+    assert any(told in why for why in result.incidents[0]["why"]), result.incidents[0]["why"]
+    assert (result.outcome["steps"], result.outcome["steps_lost"]) == (12, 0)
+    assert [len(result.pids(rank)) for rank in range(4)] == [2, 3, 2, 2]
+    same_digests(tmp_path)
 
 
 def _guarded(told):
