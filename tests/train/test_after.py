@@ -134,6 +134,19 @@ def test_who_is_busy_after_the_loop_is_not_hung(jobs, tmp_path):
     same_digests(tmp_path)
 
 
+def test_one_that_stops_when_all_have_ended_undoes_nothing(jobs, tmp_path):
+    """Python runs its exit handlers from the last to the first: this one when the library has let go."""
+    job = script(tmp_path)
+    stops = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)"
+    handler = f"import atexit, os, signal\n@atexit.register\ndef stop():\n    {stops}\n"
+    job.write_text(handler + job.read_text())
+    result = jobs.run(job, flags=["--spares", "none"])
+    assert result.code == 0, result.err[-3000:]
+    assert result.incidents == []
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1]
+    same_digests(tmp_path)
+
+
 def test_an_error_after_the_loop_is_the_jobs_error(jobs, tmp_path):
     result = jobs.run(script(tmp_path, after="if run.rank == 2: raise KeyError('export')"))
     assert result.code != 0
