@@ -93,7 +93,7 @@ def all_ended_well(job: Job, facts: Facts) -> bool:
     Once all have said so, it does not matter any more how their processes go.
     """
     if job.phase is Phase.LEAVING:
-        return all_are(job, facts, lambda f: not f.alive)
+        return all_are(job, facts, lambda f: not f.alive or (f.fault is not None and f.fault.kind == "hang"))
     return all_are(job, facts, lambda f: not f.alive and f.ended_well) and not ended_behind(job, facts)
 
 

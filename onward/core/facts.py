@@ -44,7 +44,8 @@ class Scope(str, Enum):
 class FaultReport:
     """A fault as first seen, before anybody has judged it."""
 
-    kind: str  # exit, signal, exception, hang, stall, start, node; join: a rank comes back; published: retry, restart
+    # exit, signal, exception, hang, stall, start, node, untold; join: a rank comes back; published: retry, restart
+    kind: str
     rank: int
     incarnation: int
     step: int = -1

@@ -36,6 +36,8 @@ EXIT_AT, LATE_AT = -1.0, -2.0  # stand for the time of faults that nobody report
 
 def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
     """Faults of current incarnations that nobody has acted on yet."""
+    if job.phase is Phase.LEAVING:
+        return ()  # all scripts have ended: there is nothing that could be done again
     found = []
     handled = set(job.handled)
     known = condemned(job) if job.ending else set()  # nobody is replaced any more, so they stay what they are
@@ -46,7 +48,6 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
             found.append(f.fault)
         elif (
             f.stage is Stage.EXITED
-            and job.phase is not Phase.LEAVING
             and (not f.ended_well or job.phase in (Phase.PAUSING, Phase.FORMING))  # it was needed once more
             and (rank, f.incarnation, EXIT_AT) not in handled
             and (f.fault is None or f.fault.retryable)
@@ -60,7 +61,7 @@ def new_faults(job: Job, facts: Facts) -> tuple[FaultReport, ...]:
 
 def ended_behind(job: Job, facts: Facts) -> list[RankFacts]:
     """Where all scripts have ended: who has done fewer steps than another, or never held what was done."""
-    if not job.library or job.phase is Phase.LEAVING or not all_are(job, facts, has_ended):
+    if not job.library or not all_are(job, facts, has_ended):
         return []
     here = current(job, facts)
     last = max(0 if job.begun else -1, *(f.ended_at for f in here.values()))

@@ -131,6 +131,8 @@ def describe(fault: FaultReport) -> str:
             return f"has a published fault ({_in_short(fault.text)})"
         case "stall":
             return "and all others stalled"
+        case "untold":
+            return f"cannot go on where it was: {fault.text}"
         case "exception":
             what = "a retryable error" if fault.retryable else "an error"
             return f"raised {what} ({_in_short(fault.text)})"

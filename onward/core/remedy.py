@@ -44,6 +44,7 @@ from onward.core.words import counted, ranks_named
 _WITH_NEW_PROCESSES = (Policy.RECOVER_IN_PLACE.value, Policy.RECOVER.value, Policy.ELASTIC.value)
 PUZZLED = "looking for the cause"  # of a connection that broke: who is dead shows a moment later
 NO_STEPS = "the failed script does not use the library, or had not begun"
+UNTOLD = "untold"  # what a replacement needs to know of the time between two steps, only the dead one knew
 CAUSE_S = 1.0
 RETRY_LIMIT = 3  # redos of one step before a process is replaced instead
 
@@ -68,6 +69,9 @@ def on_faults(job: Job, facts: Facts, faults: tuple[FaultReport, ...], now: floa
     bug = why_own_bug(job)
     if bug is not None:
         return climb(job, now, bug[1])  # a mended script can go on from what is saved
+    untold = next((f for f in faults if f.kind == UNTOLD), None)
+    if untold is not None:
+        return climb(job, now, f"{job.incident.headline()}; {untold.text}")
     often = too_often(job, faults)
     if often is not None and (job.given_up or not nodes_to_leave(job, [often.rank])):
         return climb(job, now, f"rank {often.rank} {describe(often)} {IDENTICAL_LIMIT} times with no progress")

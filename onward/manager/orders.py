@@ -27,7 +27,7 @@ _WANTS: dict[Phase, Want] = {
     Phase.FORMING: "form",
     Phase.FINISHING: "finish",
     Phase.LEAVING: "leave",
-    Phase.SUCCEEDED: "leave",
+    Phase.SUCCEEDED: "stop",  # of whom nothing more comes: all others have left
     Phase.FAILED: "stop",
     Phase.STOPPED: "stop",
 }

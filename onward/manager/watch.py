@@ -81,13 +81,12 @@ class Watch:
         return self._ask
 
     def _look_for_stopped(self, job: Job, here: Mapping[int, RankFacts], now: float) -> None:
-        """In the set-up nobody knows how long anything may take, but a process that is stopped gets nowhere.
+        """In the set-up and after the loop anything may take long, but a process that is stopped gets nowhere.
 
         Of a script without the library nothing is waited for, and of steps others tell how long they wait.
         """
-        over = job.phase in (Phase.FINISHING, Phase.LEAVING)
         at_steps = job.phase is Phase.RUNNING and len(self._step_times) >= 3
-        if over or at_steps or not any(f.library for f in here.values()):
+        if at_steps or not any(f.library for f in here.values()):
             return
         limit_s = max(STOPPED_S, self._floor_s)
         stopped = [f for f in here.values() if f.alive and f.progress.stopped_s > limit_s / 2]

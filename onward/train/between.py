@@ -18,6 +18,10 @@ from onward.train.results import fill, keep
 LIMIT_BYTES = 64 << 20
 
 
+class Untold(StateError):
+    """A rank has to run code once more, and what it would need for that is lost."""
+
+
 class BetweenSteps:
     """The collectives since the last commit: what came out, and what is still to be replayed."""
 
@@ -94,5 +98,5 @@ class BetweenSteps:
         elif mine >= 0:
             have = [self._link.ask(generation, "get", f"result/{i}", 60.0).value for i in range(mine, most)]
             if any(not d for d in have):
-                raise StateError("a collective between steps cannot be repeated for a replacement: only its ranks know")
+                raise Untold(f"what rank {self._rank} was told in a collective between two steps nobody else knows")
             self._replay = have

@@ -8,6 +8,7 @@ from onward.core.facts import Stage
 from onward.errors import StateError, WireError
 from onward.log import get_logger
 from onward.title import take_place
+from onward.train.between import Untold
 from onward.train.link import Interrupted
 from onward.train.protected import Manifest
 from onward.train.rank import Rank
@@ -110,7 +111,10 @@ class Fence:
             if not interrupted():
                 text = f"{type(e).__name__}: could not join generation {order.generation}: {e}"
                 log.info("rank %d: %s", rank.index, text)
-                rank.pending_fault = rank.fault("exception", text, retryable="communication")
+                if isinstance(e, Untold):
+                    rank.pending_fault = rank.fault("untold", str(e))
+                else:
+                    rank.pending_fault = rank.fault("exception", text, retryable="communication")
             return False
         rank.report(Stage.FORMED)
         after = self._link.wait_order(lambda o: o.generation > order.generation or o.want in GOES_ON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from advancing import Driven
 
 from onward.core.agreement import Part
-from onward.core.facts import Progress, Stage
+from onward.core.facts import FaultReport, Progress, Stage
 from onward.core.job import Phase
 
 
@@ -27,6 +27,28 @@ def test_how_a_process_goes_when_all_scripts_have_ended_does_not_matter() -> Non
     assert d.job.incident is None, "nothing is left to be done again"
     d.die(0, code=0)
     d.die(2, code=0)
+    assert d.job.phase is Phase.SUCCEEDED
+
+
+def test_one_that_hangs_when_all_scripts_have_ended_is_not_waited_for() -> None:
+    d = Driven().running()
+    d.each(stage=Stage.AFTER).go()
+    d.each(stage=Stage.LEFT).go()
+    d.die(0, code=0)
+    d.set(1, fault=FaultReport("hang", 1, 1, step=20, text="its process has been stopped", at=9.0))
+    d.go()
+    assert d.job.phase is Phase.LEAVING, "rank 2 may have something to write"
+    d.die(2, code=0)
+    assert (d.job.phase, d.job.incident) == (Phase.SUCCEEDED, None)
+
+
+def test_a_node_that_is_lost_when_all_scripts_have_ended_undoes_nothing() -> None:
+    d = Driven().running()
+    d.each(stage=Stage.AFTER).go()
+    d.each(stage=Stage.LEFT).go()
+    d.each(1, 2, stage=Stage.EXITED, fault=FaultReport("node", 1, 1, step=20, text="node 1", at=9.0)).go()
+    assert (d.job.phase, d.job.incident) == (Phase.LEAVING, None)
+    d.die(0, code=0)
     assert d.job.phase is Phase.SUCCEEDED
 
 

@@ -204,6 +204,19 @@ def test_reload_keeps_the_step_in_memory() -> None:
     assert (d.job.phase, d.story.policy) == (Phase.STARTING, "reload")
 
 
+@pytest.mark.parametrize(("policies", "ending"), [("retry,recover-in-place,dump", "dump"), ("retry", "reload")])
+def test_what_nobody_can_tell_a_replacement_costs_no_step(policies: str, ending: str) -> None:
+    """It was killed between two steps, and needs what only it had been told there. The others hold the state."""
+    d = Driven(policies=parse_policies(f"{policies},recover-in-place")).running(20).die(1).pause(0, 2).park(1, 20)
+    assert d.job.phase is Phase.FORMING
+    untold = FaultReport("untold", 1, 2, step=20, text="nobody else knows", at=7.0)
+    d.each(1, stage=Stage.TRAINING, step=20, fault=untold).go()
+    assert (d.job.phase, d.job.ending) == (Phase.PAUSING, ending)
+    assert "rank 1 killed (SIGKILL); nobody else knows" in d.why[-1]
+    d.pause().go()
+    assert (d.job.phase, d.job.agreement and d.job.agreement.step) == (Phase.SAVING, 20)
+
+
 def test_exit_alone_keeps_nothing() -> None:
     d = Driven(policies=parse_policies("exit")).running(20).die(1)
     assert (d.job.phase, d.story.policy) == (Phase.STARTING, "exit")

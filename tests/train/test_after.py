@@ -39,6 +39,14 @@ SCRIPT = """
             assert time.monotonic() < until
             time.sleep(0.005)
 
+    def exchange(step):  # of which each rank knows its own part only
+        mine = torch.zeros(4)
+        dist.all_to_all_single(mine, torch.arange(4.0) + 10 * run.rank)
+        assert mine.tolist() == [run.rank + 10.0 * other for other in range(4)]
+        if step.index == 5 and run.rank == 1 and once("died"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
     class Bar:  # as those that draw a progress bar do it
         def __init__(self, steps):
             self.steps = steps
@@ -126,6 +134,19 @@ def test_who_is_busy_after_the_loop_is_not_hung(jobs, tmp_path):
     same_digests(tmp_path)
 
 
+def test_one_that_stops_when_all_have_ended_undoes_nothing(jobs, tmp_path):
+    """Python runs its exit handlers from the last to the first: this one when the library has let go."""
+    job = script(tmp_path)
+    stops = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)"
+    handler = f"import atexit, os, signal\n@atexit.register\ndef stop():\n    {stops}\n"
+    job.write_text(handler + job.read_text())
+    result = jobs.run(job, flags=["--spares", "none"])
+    assert result.code == 0, result.err[-3000:]
+    assert result.incidents == []
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1]
+    same_digests(tmp_path)
+
+
 def test_an_error_after_the_loop_is_the_jobs_error(jobs, tmp_path):
     result = jobs.run(script(tmp_path, after="if run.rank == 2: raise KeyError('export')"))
     assert result.code != 0
@@ -209,6 +230,20 @@ def test_collectives_after_a_block_that_does_not_count_do_not_meet_the_steps_of_
     assert result.policies() == ["retry"]
     assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1]
     assert told == reference.result()[0]
+
+
+@pytest.mark.parametrize("cure", ["dump", "reload"])
+def test_a_death_with_what_nobody_else_knows_costs_no_step(jobs, tmp_path, cure):
+    """The others cannot tell a replacement what came out: all start again, at once, with the state that they hold."""
+    flags = [] if cure == "dump" else ["--recover-strategy", "retry,recover-in-place,exit"]
+    result = jobs.run(script(tmp_path, in_loop="if step.committed: exchange(step)"), flags=flags)
+    assert result.code == 0, result.err[-3000:]
+    assert result.policies() == [cure]
+    told = "what rank 1 was told in a collective between two steps nobody else knows"
+    assert any(told in why for why in result.incidents[0]["why"]), result.incidents[0]["why"]
+    assert (result.outcome["steps"], result.outcome["steps_lost"]) == (12, 0)
+    assert [len(result.pids(rank)) for rank in range(4)] == [2, 3, 2, 2]
+    same_digests(tmp_path)
 
 
 def _guarded(told):
