@@ -81,11 +81,12 @@ class Watch:
         return self._ask
 
     def _look_for_stopped(self, job: Job, here: Mapping[int, RankFacts], now: float) -> None:
-        """In the set-up and after the loop anything may take long, but a process that is stopped gets nowhere.
+        """In the set-up, in a section and after the loop anything may take long, but a process that is stopped gets nowhere.
 
         Of a script without the library nothing is waited for, and of steps others tell how long they wait.
         """
-        at_steps = job.phase is Phase.RUNNING and len(self._step_times) >= 3
+        slow = any(f.progress.section for f in here.values())
+        at_steps = job.phase is Phase.RUNNING and len(self._step_times) >= 3 and not slow
         if at_steps or not any(f.library for f in here.values()):
             return
         limit_s = max(STOPPED_S, self._floor_s)

@@ -12,12 +12,14 @@ import msgspec
 import torch
 
 from onward.errors import StateError
+from onward.log import get_logger
 from onward.train.feed import digest_of_tensors
 from onward.train.link import Interrupted, Link
 from onward.train.protected import Protected
 from onward.train.streams import tensor_bytes
 from onward.train.values import plain, state_of
 
+log = get_logger("onward.train")
 TOLD_AT, COMPARED_AT = 2, 4  # steps: what differs from the first update on shows, and nobody has to wait for a word
 ANSWER_S = 5.0
 
@@ -30,19 +32,23 @@ class Alike:
         self._told = -1  # the generation in which the others were told
         self._mine: dict[str, int] = {}
 
-    def look(self, step: int, generation: int) -> list[str]:
-        """The names of what is not here as it is on rank 0."""
+    def look(self, step: int, generation: int, first: int) -> list[str]:
+        """The names of what is not here as it is on the first of the ranks that take part."""
         if step == TOLD_AT:
-            self._told, self._mine = generation, self._names()
+            try:
+                self._told, self._mine = generation, self._names()
+            except RuntimeError as e:  # tensors of a kind that cannot be read like this
+                log.info("what is protected cannot be compared: %s", e)
+                self._mine = {}
             self._link.tell(generation, "set", f"alike/{self._rank}", value=msgspec.msgpack.encode(self._mine))
-        if step != COMPARED_AT or self._told != generation or self._rank == 0:
+        if step != COMPARED_AT or self._told != generation or self._rank == first:
             return []
         self._told = -1
         try:
-            first = msgspec.msgpack.decode(self._link.ask(generation, "get", "alike/0", ANSWER_S).value)
+            there = msgspec.msgpack.decode(self._link.ask(generation, "get", f"alike/{first}", ANSWER_S).value)
         except (Interrupted, TimeoutError):
             return []  # there are more important news
-        return [name for name, check in self._mine.items() if first.get(name, check) != check]
+        return [name for name, check in self._mine.items() if there.get(name, check) != check]
 
     def _names(self) -> dict[str, int]:
         """Each with a short name for what it holds."""

@@ -86,13 +86,14 @@ class Loop:
             if not rank.incarnation and rank.index == 0:  # one is enough to say it
                 for said in self._unseen.look(sys._getframe()):
                     log.warning("rank %d: %s", rank.index, said)
-            for name in self._alike.look(self._tx.step, rank.generation):
+            for name in self._alike.look(self._tx.step, rank.generation, rank.members[0]):
                 log.warning(
-                    "rank %d: %s is protected as the same on every rank, and is not the same here as on rank 0: a "
+                    "rank %d: %s is protected as the same on every rank, and is not the same here as on rank %d: a "
                     "replacement would be given another rank's. What differs from rank to rank belongs into "
                     "local={...} of run.protect",
                     rank.index,
                     name,
+                    rank.members[0],
                 )
             if rank.ahead.mind(self._link.order):
                 rank.report(Stage.TRAINING)

@@ -44,6 +44,14 @@ class Unseen:
 
     def look(self, frame: FrameType | None) -> list[str]:
         """What is to be said. `frame` is that which asks for the next step, or one below it."""
+        try:
+            return self._look(frame)
+        except Exception as e:  # a script's objects may do anything when they are looked at; that is not its concern
+            log.info("what the script carries from step to step cannot be looked at: %r", e)
+            self._looks = _LOOKS
+            return []
+
+    def _look(self, frame: FrameType | None) -> list[str]:
         self._looks += 1
         if self._looks > _LOOKS or self._protected.has_own_objects:  # what such an object holds cannot be seen
             return []
@@ -104,9 +112,9 @@ def _mark(value: Any) -> Any:
     if isinstance(value, torch.nn.Parameter):
         return None
     if isinstance(value, torch.Tensor):
-        return value._version
+        return None if value.is_inference() else value._version
     if isinstance(value, tuple | list):
-        tensors = 0 < len(value) <= 8 and all(isinstance(v, torch.Tensor) for v in value)
+        tensors = 0 < len(value) <= 8 and all(isinstance(v, torch.Tensor) and not v.is_inference() for v in value)
         return [(id(v), v._version) for v in value] if tensors else None
     if isinstance(value, LRScheduler):
         return value.last_epoch

@@ -194,6 +194,24 @@ def test_stopped_in_its_set_up(library: bool) -> None:
     assert STOPPED in {m.rank for _, m in story.manager.out if isinstance(m, CaptureStacks)}
 
 
+def test_stopped_in_a_section() -> None:
+    """The others wait for it there, as long as they like."""
+    story = Story()
+    stopped_at = story.now
+    while not story.replaced():
+        story.now += TICK_S
+        stopped_s = story.now - stopped_at
+        assert stopped_s < 3.0, "it is found at once"
+        for r, f in story.ranks.items():
+            stopped = stopped_s if r == STOPPED else 0.0
+            story.ranks[r] = replace(f, progress=replace(f.progress, section=True, stopped_s=stopped))
+        story.tell()
+        if story.phase is Phase.PAUSING:
+            story.reach_the_fence()
+    assert story.replaced() == [STOPPED]
+    assert story.incident.headline() == f"rank {STOPPED} hung"
+
+
 def test_a_script_without_the_library_may_be_stopped() -> None:
     """Nothing of it is waited for; whoever stopped it may let it go on."""
     story = Story(begins=False)

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional
+from anything_made_of import Network, Plainly, Samples
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
+from torch.utils.data import DataLoader, DistributedSampler
 
 CHOICES = {
     "model": ["plain", "norm", "memory", "attention", "sparse", "unused", "frozen", "turns", "opponents"],
@@ -80,57 +80,6 @@ def chosen(seed):
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 
 
-class Plainly:
-    """What the script needs of a run, without faults in mind."""
-
-    def __init__(self):
-        dist.init_process_group("gloo")
-        self.rank, self.world_size, self.device = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
-
-    def protect(self, **objects):
-        pass
-
-    def steps(self, n):
-        for index in range(n):
-            yield Step(index)
-
-    def batches(self, source, global_batch=0):
-        epoch = 0
-        while True:
-            if global_batch:  # as onward deals the samples of a data set
-                order = torch.randperm(len(source), generator=torch.Generator().manual_seed(epoch)).tolist()
-                per_rank = global_batch // self.world_size
-                for first in range(self.rank * per_rank, len(source), global_batch):
-                    yield default_collate([source[i] for i in order[first : first + per_rank]])
-            else:
-                source.sampler.set_epoch(epoch)
-                yield from source
-            epoch += 1
-
-    def section(self, name):
-        return contextlib.nullcontext()
-
-
-class Step(contextlib.nullcontext):
-    committed = True
-
-    def __init__(self, index):
-        super().__init__()
-        self.index = index
-
-
-class Samples(Dataset):
-    """Some of what it gives is drawn anew each time."""
-
-    def __len__(self):
-        return 96
-
-    def __getitem__(self, i):
-        x = torch.randn(16, generator=torch.Generator().manual_seed(i))
-        noise = 0.01 * torch.randn(16) + 0.01 * random.random() + 0.01 * float(np.random.rand())
-        return i, x + noise
-
-
 plan = chosen(args.seed)
 if args.show:
     print(plan)
@@ -145,57 +94,6 @@ rank, world = run.rank, run.world_size
 torch.manual_seed(1)
 
 
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.kind = plan["model"]
-        self.first, self.last = nn.Linear(16, 24), nn.Linear(24, 1)
-        self.drop = nn.Dropout(0.2)
-        if self.kind == "norm":
-            self.middle = nn.Sequential(nn.Unflatten(1, (2, 12)), nn.Conv1d(2, 4, 3, padding=1), nn.BatchNorm1d(4))
-            self.back = nn.Sequential(nn.Flatten(), nn.Linear(48, 24))
-            self.register_buffer("bank", torch.zeros(1, 24))
-            self.register_buffer("lazily", None)
-        elif self.kind == "memory":
-            self.cell = nn.LSTM(24, 24)
-        elif self.kind == "attention":
-            self.layer = nn.TransformerEncoderLayer(24, 2, 32, dropout=0.1, batch_first=True)
-            self.out = nn.Linear(24, 24, bias=False)
-            self.out.weight = self.layer.self_attn.out_proj.weight
-        elif self.kind == "sparse":
-            self.words = nn.Embedding(50, 24, sparse=True)
-        elif self.kind == "unused":
-            self.sides = nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
-        elif self.kind == "frozen":
-            self.body = nn.Linear(24, 24).requires_grad_(False)
-            self.low = nn.Sequential(nn.Linear(24, 2, bias=False), nn.Linear(2, 24, bias=False))
-
-    def forward(self, x, index):
-        h = self.drop(F.relu(self.first(x)))
-        if self.kind == "norm":
-            h = self.back(self.middle(h))
-            if self.training and plan["late"] == "buffer":  # grows, and is there only from the first use on
-                self.bank = torch.cat([self.bank, h.detach()[:1]])[-6:]
-                now = h.detach().mean(0)
-                self.lazily = now if self.lazily is None else 0.9 * self.lazily + 0.1 * now
-                h = h + 0.1 * self.bank.mean(0) + 0.1 * self.lazily
-        elif self.kind == "memory":
-            before = mine.get("hidden")
-            h, after = self.cell(h.unsqueeze(0), before and tuple(before))
-            h = h.squeeze(0)
-            mine["hidden"] = [t.detach() for t in after]
-        elif self.kind == "attention":
-            h = checkpoint(self.layer, h.unsqueeze(1), use_reentrant=False).squeeze(1)
-            h = self.out(h)
-        elif self.kind == "sparse":
-            h = h + self.words((x.abs() * 10).long().clamp_max(49)).mean(1)
-        elif self.kind == "unused":
-            h = self.sides[index % 3](h)
-        elif self.kind == "frozen":
-            h = self.body(h) + self.low(h)
-        return self.last(h)
-
-
 def optimizer_for(parameters):
     options = {"lr": 0.01, **plan["how"]}
     if plan["optimizer"] == "SGD":
@@ -206,31 +104,26 @@ def optimizer_for(parameters):
 
 
 def schedule_for(optimizer):
-    cycle = plan["optimizer"] in ("SGD", "Adam", "AdamW")
-    match plan["schedule"]:
-        case None:
-            return None
-        case "StepLR":
-            return schedules.StepLR(optimizer, 5, 0.8)
-        case "OneCycleLR":
-            return schedules.OneCycleLR(optimizer, 0.02, total_steps=2 * args.steps, cycle_momentum=cycle)
-        case "CyclicLR":
-            return schedules.CyclicLR(optimizer, 0.001, 0.02, step_size_up=4, cycle_momentum=cycle)
-        case "CosineAnnealingWarmRestarts":
-            return schedules.CosineAnnealingWarmRestarts(optimizer, 4)
-        case "ReduceLROnPlateau":
-            return schedules.ReduceLROnPlateau(optimizer, patience=1, factor=0.9)
-        case "LambdaLR":
-            return schedules.LambdaLR(optimizer, lambda epoch: 0.97**epoch)
-    warm, then = schedules.LinearLR(optimizer, 0.1, total_iters=4), schedules.ExponentialLR(optimizer, 0.95)
-    return schedules.SequentialLR(optimizer, [warm, then], [6])
+    cycle = {"cycle_momentum": plan["optimizer"] in ("SGD", "Adam", "AdamW")}
+    made = {
+        "StepLR": lambda o: schedules.StepLR(o, 5, 0.8),
+        "OneCycleLR": lambda o: schedules.OneCycleLR(o, 0.02, total_steps=2 * args.steps, **cycle),
+        "CyclicLR": lambda o: schedules.CyclicLR(o, 0.001, 0.02, step_size_up=4, **cycle),
+        "CosineAnnealingWarmRestarts": lambda o: schedules.CosineAnnealingWarmRestarts(o, 4),
+        "ReduceLROnPlateau": lambda o: schedules.ReduceLROnPlateau(o, patience=1, factor=0.9),
+        "LambdaLR": lambda o: schedules.LambdaLR(o, lambda epoch: 0.97**epoch),
+        "SequentialLR": lambda o: schedules.SequentialLR(
+            o, [schedules.LinearLR(o, 0.1, total_iters=4), schedules.ExponentialLR(o, 0.95)], [6]
+        ),
+    }
+    return made[plan["schedule"]](optimizer) if plan["schedule"] else None
 
 
 shared = {"exchanged": 0.0, "evaluated": 0.0}  # alike on all ranks
 mine = {"exchanged": 0.0, "ids": []}  # this rank's own
 several = plan["model"] in ("turns", "opponents")
 wrapper = {"find_unused_parameters": plan["model"] == "unused", **plan["wrapper"]}
-models = [DDP(Network(), **wrapper) for _ in range(1 + several)]
+models = [DDP(Network(plan["model"], plan["late"] == "buffer", mine), **wrapper) for _ in range(1 + several)]
 late = plan["late"] == "group"
 optimizers = [optimizer_for((m.module.first if late else m).parameters()) for m in models]
 schedule = schedule_for(optimizers[0])
@@ -272,35 +165,29 @@ def drawn(index):
     return x
 
 
-def exchange(kind, value, shared):
-    """A collective inside a step, and what comes of it."""
-    t = torch.full((1,), float(value))
-    told = 0.0
+def exchange(kind, value):
+    """A collective inside a step, and what comes of it: for all alike, or for this rank."""
+    t, weights, told, own = torch.full((1,), float(value)), torch.arange(1.0, world + 1), 0.0, torch.zeros(1)
     match kind:
         case "all_reduce":
             dist.all_reduce(t)
             told = t.item()
         case "subgroup":
-            dist.all_reduce(t, group=pair)
-            mine["exchanged"] += t.item()
+            own = t.clone()
+            dist.all_reduce(own, group=pair)
         case "objects":
             found = [None] * world
             dist.all_gather_object(found, {"rank": rank, "value": float(value)})
             told = sum(f["value"] for f in found)
         case "ring":
-            got = torch.zeros(1)
-            ops = [dist.P2POp(dist.isend, t, (rank + 1) % world), dist.P2POp(dist.irecv, got, (rank - 1) % world)]
+            ops = [dist.P2POp(dist.isend, t, (rank + 1) % world), dist.P2POp(dist.irecv, own, (rank - 1) % world)]
             for work in dist.batch_isend_irecv(ops):
                 work.wait()
-            mine["exchanged"] += got.item()
         case "scatter":
-            got = torch.zeros(1)
-            dist.reduce_scatter_tensor(got, t.repeat(world) * torch.arange(1.0, world + 1))
-            mine["exchanged"] += got.item()
+            dist.reduce_scatter_tensor(own, t.repeat(world) * weights)
         case "to_all":
-            got = torch.zeros(world)
-            dist.all_to_all_single(got, t.repeat(world) * torch.arange(1.0, world + 1))
-            mine["exchanged"] += got.sum().item()
+            own = torch.zeros(world)
+            dist.all_to_all_single(own, t.repeat(world) * weights)
         case "gather":
             got = torch.zeros(world)
             dist.all_gather_into_tensor(got, t)
@@ -315,6 +202,7 @@ def exchange(kind, value, shared):
         case "barrier":
             dist.barrier()
     shared["exchanged"] = 0.5 * shared["exchanged"] + told
+    mine["exchanged"] += own.sum().item()
 
 
 def loss_of(model, x, index):
@@ -366,7 +254,7 @@ def update(model, optimizer, x, index):
     loss = backward(model, optimizer, x, index)
     for kind in plan["inside"]:
         if kind not in ("async", "functional", "afterwards") and (kind != "sometimes" or index % 7 == 3):
-            exchange("all_reduce" if kind == "sometimes" else kind, loss.item(), shared)
+            exchange("all_reduce" if kind == "sometimes" else kind, loss.item())
     pending, told = None, loss.clone().reshape(1)
     if "async" in plan["inside"]:
         pending = dist.all_reduce(told, async_op=True)
@@ -383,7 +271,7 @@ def update(model, optimizer, x, index):
         pending.wait()
         shared["exchanged"] = 0.5 * shared["exchanged"] + told.item()
     if "afterwards" in plan["inside"]:
-        exchange("all_reduce", loss.item(), shared)
+        exchange("all_reduce", loss.item())
     return loss
 
 
@@ -479,24 +367,19 @@ def one(step):
     with step:
         train(step.index)
     after(step)
-    return step.committed
+    return step.committed and step.index == args.steps - 1
+
+
+def through(steps):
+    yield from steps
 
 
 if plan["loop"] == "function":
     any(one(step) and False for step in run.steps(args.steps))
-elif plan["loop"] == "progress":
-
-    def shown(steps):
-        yield from steps
-
-    for step in shown(run.steps(args.steps)):
-        one(step)
 else:
-    for step in run.steps(args.steps + 5 * (plan["loop"] == "left")):
-        with step:
-            train(step.index)
-        after(step)
-        if plan["loop"] == "left" and step.committed and step.index == args.steps - 1:
+    steps = run.steps(args.steps + 5 * (plan["loop"] == "left"))
+    for step in through(steps) if plan["loop"] == "progress" else steps:
+        if one(step) and plan["loop"] == "left":
             break
 
 last = torch.tensor([mine["loss"]])

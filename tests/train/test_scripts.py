@@ -183,7 +183,7 @@ LATE = {
 
 
 def test_what_a_script_begins_late_survives_faults(jobs):
-    faults = ["exception,rank=1,step=3,at=collective", "kill,rank=0,step=10,at=forward", "kill,rank=1,step=13,at=end"]
+    faults = ["exception,rank=1,step=4,at=end", "kill,rank=0,step=10,at=forward", "kill,rank=1,step=13,at=end"]
     args = ("--steps", "18", *(f"--set={name}={value!r}" for name, value in LATE.items()))
     script = "tests/scripts/anything.py"
     reference, result = jobs.beside_reference(script, *args, nproc=2, chaos=[f"kind={fault}" for fault in faults])
