@@ -90,8 +90,7 @@ def manage(s: ManageSettings) -> int:
     identity = Identity(token) if loopback else kept_in_memory(token)
     server = ManagerServer(settings, identity, s.journal)
     world = f"{counted(s.nodes, 'node')} of {counted(s.nproc, 'rank')}"
-    print(f"onward manager: listening on {s.host}:{port} for {world}", file=sys.stderr, flush=True)
-    return asyncio.run(_serve(server, sock))
+    return asyncio.run(_serve(server, sock, f"listening on {s.host}:{port} for {world}"))
 
 
 def _token(s: ManageSettings) -> bytes:
@@ -101,7 +100,7 @@ def _token(s: ManageSettings) -> bytes:
     return read_token(s.token_file) if s.token_file is not None else b""
 
 
-async def _serve(server: ManagerServer, sock: socket.socket) -> int:
+async def _serve(server: ManagerServer, sock: socket.socket, ready: str) -> int:
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     stopped: list[int] = []
 
@@ -111,6 +110,7 @@ async def _serve(server: ManagerServer, sock: socket.socket) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+    print(f"onward manager: {ready}", file=sys.stderr, flush=True)  # from here on it can be told to end
     serving = loop.create_task(server.serve(sock, idle_s=IDLE_S))
     serving.add_done_callback(lambda _: done.set())
     while not done.is_set():
