@@ -201,7 +201,7 @@ class Fleet:
             share = max(1, len(agents) // 20)
             for i in range(0, len(agents), share):
                 for a in agents[i : i + share]:
-                    if a.writer is not None and a.orders is not None:
+                    if a.writer is not None:  # also before the job begins, or they would be taken for gone
                         a.tell()
                 await asyncio.sleep(period / 20)
 

@@ -38,6 +38,7 @@ from onward.wire.messages import (
 
 log = get_logger("onward.manager")
 GREETING_S = 5.0
+REFUSALS_TOLD = 50  # one by one; then one of so many
 TICK_S = 0.05
 LONGEST_REST_S = 0.1
 LONGEST_TICK_S = 0.5  # of a job so large that a look at all of it takes long
@@ -174,7 +175,8 @@ class ManagerServer:
 
     def _refuse(self, why: str) -> None:
         self.refused += 1
-        log.warning("a connection was refused: %s", why)
+        if self.refused <= REFUSALS_TOLD or self.refused % REFUSALS_TOLD == 0:
+            log.warning("a connection was refused: %s%s", why, f" ({self.refused} so far)" if self.refused > 1 else "")
 
     def _hear_operator(self, message: ClusterFacts, writer: asyncio.StreamWriter) -> None:
         if writer not in self._operators:

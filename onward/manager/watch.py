@@ -81,7 +81,7 @@ class Watch:
         return self._ask
 
     def _look_for_stopped(self, job: Job, here: Mapping[int, RankFacts], now: float) -> None:
-        """In the set-up, in a section and after the loop anything may take long, but a process that is stopped gets nowhere.
+        """In the set-up, in a section, after the loop: anything may take long, but who is stopped gets nowhere.
 
         Of a script without the library nothing is waited for, and of steps others tell how long they wait.
         """

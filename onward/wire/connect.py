@@ -15,7 +15,7 @@ from onward.wire.identity import NAME, Identity
 
 BACKLOG = 1024  # of a job's agents, which may all come at once
 FULL_S = 0.2  # between two tries to accept where there is no descriptor left
-AT_ONCE = 128  # handshakes of TLS: of thousands that are begun together none is through before its time is over
+AT_ONCE = 32  # handshakes of TLS: of thousands that are begun together none is through before its time is over
 # Instead of a buffer of 256 KB for each connection: a manager has thousands.
 sslproto.SSLProtocol.max_size = 32 << 10  # type: ignore[attr-defined]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -90,7 +90,7 @@ def test_who_comes_beyond_the_nodes_that_are_needed_stands_by(make_nodes, jobs) 
     nodes = make_nodes()
     nodes.flags[nodes.flags.index("--nnodes") + 1] = "2:3"
     first, second = start_two(nodes, "kind=kill-agent,node=1,step=60")
-    until(lambda: "all 4 ranks came" in first.said, "it begins with two")
+    until(lambda: "all 4 ranks came" in first.events, "it begins with two")
     third = nodes.start("n2", script=train(nodes))
     assert second.wait() == -signal.SIGKILL
     assert (first.wait(), third.wait()) == (0, 0), first.said + third.said
