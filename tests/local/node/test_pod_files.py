@@ -45,6 +45,13 @@ def test_a_user_of_its_own_reads_its_files(pods: OneCluster) -> None:
     assert pods.logs("files-user").splitlines() == ["/ nobody", "s3cret", "0", "1234 1236"]
 
 
+def test_volumes_within_volumes(pods: OneCluster) -> None:
+    pods.phase("files-nested", "Succeeded")
+    *found, said, last = pods.logs("files-nested").split("\n")
+    assert found == [".", "./conf", "./conf/a", "./conf/shm", "./deep", "./deep/er", "./one", "./sub"]
+    assert (said, last) == ("11in", "1"), "what is read through each of them"
+
+
 def test_environment(pods: OneCluster) -> None:
     status = pods.phase("files-env", "Succeeded")
     env = json.loads(pods.logs("files-env"))
