@@ -50,6 +50,7 @@ def test_volumes_within_volumes(pods: OneCluster) -> None:
     *found, said, last = pods.logs("files-nested").split("\n")
     assert found == [".", "./conf", "./conf/a", "./conf/shm", "./deep", "./deep/er", "./one", "./sub"]
     assert (said, last) == ("11in", "1"), "what is read through each of them"
+    pods.event("files-nested", "container c: hostPort 8080 is not opened at the node's address")
 
 
 def test_environment(pods: OneCluster) -> None:
