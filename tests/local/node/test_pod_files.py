@@ -74,6 +74,7 @@ def test_environment(pods: OneCluster) -> None:
 def test_what_cannot_be_mounted_is_said(pods: OneCluster) -> None:
     pods.event("files-nohost", "hostPath /no/such/place does not exist on this machine")
     pods.event("files-nonfs", "onward up --nfs other:/x=DIR")
+    pods.event("files-novol", 'MountVolume.SetUp failed for volume "v" : configmap "never" not found')
     assert pods.status("files-nonfs")["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
 
 
