@@ -238,7 +238,7 @@ async def _pump(source: Any, sink: Any) -> End:
         if message.type == aiohttp.WSMsgType.BINARY:
             status = status or message.data[:1] == STATUS_CHANNEL
             await sink.send_bytes(message.data)
-        elif message.type == aiohttp.WSMsgType.TEXT:
-            await sink.send_str(message.data)
+        elif message.type == aiohttp.WSMsgType.TEXT:  # what the Python client types
+            await sink.send_bytes(message.data.encode())
         else:
             return End(status, message.type == aiohttp.WSMsgType.CLOSE)

@@ -85,13 +85,13 @@ class Expression:
     def _tree(self, tree: Any, following: int, flags: int) -> int:
         """The state in which it begins."""
         for op, value in reversed(list(tree)):
-            following = self._item(tree, op, value, following, flags)
+            following = self._item(op, value, following, flags)
         return following
 
-    def _item(self, tree: Any, op: Any, value: Any, following: int, flags: int) -> int:
+    def _item(self, op: Any, value: Any, following: int, flags: int) -> int:
         name = str(op)
         if name in CHARACTERS:
-            return self._state([following], compiler.compile(_alone(tree, op, value), flags).match)
+            return self._state([following], compiler.compile(_alone(op, value, flags), flags).match)
         if name == "AT":
             at = "AT_BEGINNING_LINE" if str(value) == "AT_BEGINNING" and flags & re.MULTILINE else str(value)
             if at not in PLACES:
@@ -120,8 +120,11 @@ class Expression:
         return begin
 
 
-def _alone(tree: Any, op: Any, value: Any) -> Any:
-    return parser.SubPattern(tree.state, [(op, value)])
+def _alone(op: Any, value: Any, flags: int) -> Any:
+    """Under the flags that hold there: those of the whole may be others."""
+    state = parser.State()
+    state.flags = flags
+    return parser.SubPattern(state, [(op, value)])
 
 
 def _choices(tree: Any) -> int:

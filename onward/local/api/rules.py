@@ -78,8 +78,41 @@ def within(schema: Json) -> bool:
 
 
 def functions_of(text: str) -> set[str]:
-    bare = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", "''", text)
-    return set(re.findall(r"([A-Za-z_]\w*)\s*\(", bare))
+    return set(re.findall(r"([A-Za-z_]\w*)\s*\(", _bare(text)))
+
+
+def _bare(text: str) -> str:
+    """Without what stands in quotes."""
+    return re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", "''", text)
+
+
+MOST = 1_000_000
+BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
+
+
+def too_much(text: str, value: Any) -> bool:
+    """Loops in loops over long lists: nobody else would be served while it is worked out."""
+    loops = _loops(text)
+    return loops > 1 and _longest(value) ** loops > MOST
+
+
+@lru_cache(maxsize=500)
+def _loops(text: str) -> int:
+    """How many of them stand in one another."""
+    most, open_ = 0, list[bool]()
+    for word in re.findall(r"\.(?:all|exists|exists_one|map|filter)\s*\(|[()]", _bare(text)):
+        if word == ")":
+            open_ = open_[:-1]
+        else:
+            open_.append(word != "(")
+            most = max(most, sum(open_))
+    return most
+
+
+def _longest(value: Any) -> int:
+    if isinstance(value, dict):
+        return max([len(value), *map(_longest, value.values())])
+    return max([len(value), *map(_longest, value)]) if isinstance(value, list) else 0
 
 
 def problem(text: str, schema: Json, root: bool) -> str:
@@ -117,6 +150,8 @@ def check(schema: Json, value: Any, path: str, old: Any) -> list[Cause]:
         text = rule["rule"]
         if re.search(r"\boldSelf\b", text) and old is None:
             continue
+        if too_much(text, value):
+            return [*causes, Cause("FieldValueInvalid", f"Invalid value: {BUDGET}", path or "<nil>")]
         if context is None:
             if any("__" in rule["rule"] for rule in schema["x-kubernetes-validations"]):
                 value, old = rulefields.readable(schema, value), rulefields.readable(schema, old)

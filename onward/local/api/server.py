@@ -87,7 +87,7 @@ class Server:
         if not path.startswith("/version") or request.headers.get("Authorization"):
             self.identify(request)
         refuse_options(request)
-        if path == "/version":
+        if path in ("/version", "/version/"):  # the Python client's way to say it
             return _json(discovery.VERSION)
         if request.method == "GET":
             found = self._discover(request, path.strip("/"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import ipaddress
 import os
@@ -25,6 +26,9 @@ from onward.local.api.store import Change, Store, StoreError
 from onward.local.daemon import LONGEST_LINE
 from onward.local.unreadable import server_log
 
+asyncio.sslproto.SSLProtocol.max_size = 32 * 1024  # type: ignore[attr-defined]
+"""What each connection has as a buffer for reading, from its first byte on; 256 KiB otherwise, also for those who only
+wait, or never say anything."""
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 

@@ -18,6 +18,7 @@ from onward.local.node.references import TokenRequest
 from onward.local.plan import DNS_ADDRESS, DOMAIN
 from onward.local.shim import linux
 
+NO_HOST_PORT = "hostPort {} is not opened at the node's address; reach the pod at its own, or give it hostNetwork"
 GIVE_UP_GRPC = "grpc probes are not supported on one machine; the container counts as healthy"
 
 
@@ -148,6 +149,9 @@ def _container(inputs: Inputs, c: Obj, init: bool, sources: Mapping[str, str], e
         Path(message_file).touch()
         target = os.path.realpath(c.get("terminationMessagePath") or "/dev/termination-log")
         mounts.append({"source": message_file, "target": target, "readonly": False})
+    if not pod["spec"].get("hostNetwork"):
+        closed = [str(port["hostPort"]) for port in c.get("ports") or [] if port.get("hostPort")]
+        notes += [f"container {name}: {NO_HOST_PORT.format(', '.join(closed))}"] if closed else []
     limits = (c.get("resources") or {}).get("limits") or {}
     found = {
         "name": name,

@@ -144,8 +144,10 @@ class Sandboxes:
 
     def _need(self, local: Local, recipe: Obj) -> None:
         for container in recipe["containers"]:
+            targets = {entry["target"] for entry in container["mounts"]}
             for entry in container["mounts"]:
-                self._mountpoints.need(entry["target"], not os.path.isdir(entry["source"]), local.uid)
+                if targets.isdisjoint(map(str, Path(entry["target"]).parents)):  # else it is within another volume
+                    self._mountpoints.need(entry["target"], not os.path.isdir(entry["source"]), local.uid)
 
     def relaunch(self, local: Local) -> None:
         """Its shim is gone, perhaps with the whole machine: make what a restart has taken away, and start another."""

@@ -94,8 +94,7 @@ def _become_container(spec: Spec, group: cgroups.Group, files: tuple[int, int, i
     if spec.get("mounts"):
         linux.unshare(linux.CLONE_NEWNS)
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_SLAVE)
-        for entry in spec["mounts"]:
-            _mount(entry)
+        _mount_all(spec["mounts"])
     for target, source in enumerate(files):
         os.dup2(source, target)
     if spec.get("tty"):
@@ -115,11 +114,25 @@ def _become_beside(spec: Spec, group: cgroups.Group, main: int, argv: list[str],
     become(spec, argv)
 
 
-def _mount(entry: Spec) -> None:
-    source, target = entry["source"], entry["target"]
-    linux.mount(source, target, flags=linux.MS_BIND | linux.MS_REC)
-    if entry.get("readonly"):
-        linux.mount("none", target, flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY)
+def _mount_all(entries: list[Spec]) -> None:
+    """Outer ones first. A volume may be mounted within another one, which need not have a place for it."""
+    for number, entry in enumerate(entries):
+        target = entry["target"]
+        linux.mount(entry["source"], target, flags=linux.MS_BIND | linux.MS_REC)
+        for inner in entries[number + 1 :]:
+            if inner["target"].startswith(f"{target}/"):
+                _make_place(inner)
+        if entry.get("readonly"):
+            linux.mount("none", target, flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY)
+
+
+def _make_place(entry: Spec) -> None:
+    target = entry["target"]
+    if os.path.isdir(entry["source"]):
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.lexists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o644))
 
 
 def become(spec: Spec, argv: list[str]) -> None:

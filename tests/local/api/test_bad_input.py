@@ -14,9 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from apiserver import ApiProcess, pod
 from kernel import free_port
+from waiting import until
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -91,6 +93,23 @@ def test_as_many_connections_as_the_machine_allows(tmp_path: Path) -> None:
     try:
         assert process.process is not None
         assert resource.prlimit(process.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        process.stop()
+
+
+def test_who_connects_and_says_nothing_costs_little(tmp_path: Path) -> None:
+    process = ApiProcess(tmp_path)
+    process.start()
+    try:
+        assert process.process is not None
+        server = psutil.Process(process.process.pid)
+        before, files = server.memory_info().rss, server.num_fds()
+        with contextlib.ExitStack() as silent:
+            for _ in range(300):
+                silent.enter_context(socket.create_connection(("127.0.0.1", process.port), timeout=30))
+            until(lambda: server.num_fds() >= files + 300, "all of them are in")
+            assert process.ok("GET", PODS)["kind"] == "PodList"
+            assert server.memory_info().rss - before < 300 * 150_000
     finally:
         process.stop()
 

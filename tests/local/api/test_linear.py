@@ -24,7 +24,24 @@ def test_there_are_more_ways_than_anybody_can_wait_for(pattern: str) -> None:
 
 
 ATOM = st.sampled_from(
-    ["a", "b", ".", "[ab]", "[^a]", r"\w", r"\s", r"\b", r"\B", "^", r"\Z", "(?i:A)", "(?s:.)", "\\n", "(?:)"]
+    [
+        "a",
+        "b",
+        ".",
+        "[ab]",
+        "[^a]",
+        r"\w",
+        r"\s",
+        r"\b",
+        r"\B",
+        "^",
+        r"\Z",
+        "(?i:A)",
+        "(?-i:a)",
+        "(?s:.)",
+        "\\n",
+        "(?:)",
+    ]
 )
 PATTERN = st.recursive(
     ATOM,
@@ -40,7 +57,11 @@ PATTERN = st.recursive(
 
 
 @settings(max_examples=500, deadline=None, derandomize=True)
-@given(PATTERN, st.text("aAb \n_", min_size=1, max_size=8), st.sampled_from([re.ASCII, re.ASCII | re.MULTILINE]))
+@given(
+    PATTERN,
+    st.text("aAb \n_", min_size=1, max_size=8),
+    st.sampled_from([re.ASCII, re.ASCII | re.MULTILINE, re.ASCII | re.IGNORECASE]),
+)
 def test_the_answers_are_those_of_re(pattern: str, text: str, flags: int) -> None:
     expression = Expression(pattern, flags)
     expression._few = False  # never the short way

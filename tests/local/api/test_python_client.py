@@ -111,3 +111,9 @@ def test_dynamic_client_leases_and_custom_objects(connection: client.ApiClient, 
         assert caught.value.status == 422
     finally:
         extensions.delete_custom_resource_definition("gears.python.example.com")
+
+
+def test_what_the_server_is(connection: client.ApiClient) -> None:
+    assert client.VersionApi(connection).get_code().major == "1"
+    assert "apps" in [group.name for group in client.ApisApi(connection).get_api_versions().groups]
+    assert client.CoreApi(connection).get_api_versions().versions == ["v1"]

@@ -45,6 +45,14 @@ def test_a_user_of_its_own_reads_its_files(pods: OneCluster) -> None:
     assert pods.logs("files-user").splitlines() == ["/ nobody", "s3cret", "0", "1234 1236"]
 
 
+def test_volumes_within_volumes(pods: OneCluster) -> None:
+    pods.phase("files-nested", "Succeeded")
+    *found, said, last = pods.logs("files-nested").split("\n")
+    assert found == [".", "./conf", "./conf/a", "./conf/shm", "./deep", "./deep/er", "./one", "./sub"]
+    assert (said, last) == ("11in", "1"), "what is read through each of them"
+    pods.event("files-nested", "container c: hostPort 8080 is not opened at the node's address")
+
+
 def test_environment(pods: OneCluster) -> None:
     status = pods.phase("files-env", "Succeeded")
     env = json.loads(pods.logs("files-env"))
@@ -66,6 +74,7 @@ def test_environment(pods: OneCluster) -> None:
 def test_what_cannot_be_mounted_is_said(pods: OneCluster) -> None:
     pods.event("files-nohost", "hostPath /no/such/place does not exist on this machine")
     pods.event("files-nonfs", "onward up --nfs other:/x=DIR")
+    pods.event("files-novol", 'MountVolume.SetUp failed for volume "v" : configmap "never" not found')
     assert pods.status("files-nonfs")["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
 
 

@@ -10,6 +10,8 @@ import pytest
 from kernel import alive
 from onecluster import RUN, OneCluster
 
+from onward.kube.client import ApiError
+
 HOOKS = Path(tempfile.gettempdir()) / f"onward-test-hooks-{RUN}"  # seen from outside when its pod is gone
 TEMPLATE = """
 apiVersion: v1
@@ -186,6 +188,8 @@ def test_init_containers_and_sidecars(pods: OneCluster) -> None:
     pods.phase("life-init-bad", "Failed")
     assert terminated(pods, "life-init-bad", "one")["exitCode"] == 4
     assert "waiting" in pods.container("life-init-bad")["state"]
+    with pytest.raises(ApiError, match="is waiting to start: PodInitializing"):
+        pods.logs("life-init-bad", container="c")
 
 
 def test_liveness_restarts(pods: OneCluster) -> None:

@@ -12,7 +12,7 @@ import machine
 import pytest
 from kubernetes import client
 from kubernetes.config import load_kube_config
-from kubernetes.stream import portforward
+from kubernetes.stream import portforward, stream
 from onecluster import OneCluster
 
 from onward.kube.objects import NODES
@@ -191,6 +191,20 @@ def test_the_python_client_forwards_ports(pods: OneCluster) -> None:
     whole = b"".join(iter(lambda: sock.recv(4096), b""))  # to the end, which comes when both connections are over
     assert whole.startswith(b"HTTP/1.0 200 OK")
     assert "Connection refused" in forward.error(9)
+
+
+@pytest.mark.parametrize("typed", ["through\n", b"through\n"], ids=["text", "bytes"])
+def test_the_python_client_types(pods: OneCluster, typed: str | bytes) -> None:
+    config = client.Configuration()
+    load_kube_config(str(pods.state / "kubeconfig"), client_configuration=config)
+    core = client.CoreV1Api(client.ApiClient(config))
+    pods.ready("net-one")
+    words = {"command": ["head", "-n", "1"], "stdin": True, "stdout": True, "stderr": True, "tty": False}
+    running = stream(core.connect_get_namespaced_pod_exec, "net-one", "default", **words, _preload_content=False)
+    running.write_stdin(typed)
+    running.run_forever(timeout=60)
+    assert running.read_stdout() == "through\n"
+    assert running.returncode == 0
 
 
 @pytest.mark.skipif(not machine.use_kubectl(), reason=machine.NO_KUBECTL)
