@@ -233,6 +233,7 @@ def test_exit_alone_switches_nothing_on() -> None:
     ("strategies", "labels", "features"),
     [
         ("recover", {}, "{ARF:1}"),
+        ("recover-in-place", {}, "{ARF:1}"),
         ("retry", {}, "{HCCE:1,UCE:1}"),
         ("dump", {"pod-rescheduling": "on"}, "{RSC:1,TTP:1}"),
         ("", {"pod-rescheduling": "on"}, "{RSC:1}"),
@@ -243,7 +244,8 @@ def test_exit_alone_switches_nothing_on() -> None:
 def test_mindspore_by_policy(strategies: str, labels: dict[str, str], features: str | None) -> None:
     found = env(good(with_marks(job("mindspore"), labels, recover_strategy=strategies)), "Worker")
     assert found.get("MS_ENABLE_TFT") == features
-    if strategies in ("recover", "retry", "dump"):
+    assert found.get("ENABLE_RESTART_FAULT_PROCESS") == ("on" if "in-place" in strategies else None)
+    if strategies in ("recover", "recover-in-place", "retry", "dump"):
         always = {"PROCESS_RECOVER": "on", "MINDIO_FOR_MINDSPORE": "1", "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}"}
         assert always.items() <= found.items()
 
@@ -252,6 +254,10 @@ def test_a_hot_switch_needs_what_recover_needs() -> None:
     found = env(good(with_marks(job(), {"subHealthyStrategy": "hotSwitch"})), "Worker")
     expected = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1", "HIGH_AVAILABILITY": "recover"}
     assert {**expected, "ONWARD_SUB_HEALTHY_STRATEGY": "hotSwitch"}.items() <= found.items()
+    assert "MINDIO_FOR_MINDSPORE" not in found
+    found = env(good(with_marks(job("mindspore"), {"subHealthyStrategy": "hotSwitch"})), "Worker")
+    del expected["HIGH_AVAILABILITY"]
+    assert {**expected, "MINDIO_FOR_MINDSPORE": "1"}.items() <= found.items()
 
 
 def test_what_the_user_wrote() -> None:
@@ -282,6 +288,9 @@ def test_what_the_user_wrote() -> None:
 def test_what_onward_run_is_told() -> None:
     read = good(with_marks(job(Master=role(), Worker=role(2)), recover_strategy="recover"))
     leader, worker = env(read, "Master"), env(read, "Worker", 1)
+    assert (leader["ONWARD_JOB_NAME"], leader["ONWARD_JOB_UID"]) == ("gpt", "u-1")
+    assert (leader["ONWARD_POD_NAME"], leader["ONWARD_POD_UID"]) == ("<metadata.name>", "<metadata.uid>")
+    assert (leader["ONWARD_LOCAL_ADDR"], leader["ONWARD_MANAGER_PORT"]) == ("$(POD_IP)", "9601")
     assert leader["ONWARD_RDZV_ENDPOINT"] == "[$(POD_IP)]:9601"
     assert worker["ONWARD_RDZV_ENDPOINT"] == "10.96.0.7:9601"
     assert worker["ONWARD_NODE_RANK"] == "2"
