@@ -337,6 +337,16 @@ def test_where_no_pod_is_replaced_nobody_waits_for_one(scheduling: str, ladder: 
     assert env(good(marked), "Worker")["ONWARD_RECOVER_STRATEGY"] == ladder
 
 
+def test_how_long_is_waited_and_which_faults_are_silenced_is_told() -> None:
+    silent = {"huawei.com/schedule.filter.faultCode": "80C98009:5,8C1F8609"}
+    given = with_marks(job(), wait_reschedule_timeout=60)
+    given["metadata"]["annotations"] |= silent
+    found = env(good(given), "Worker")
+    assert found["ONWARD_WAIT_RESCHEDULE_TIMEOUT"] == "60"
+    assert found["ONWARD_SILENCE_FAULT"] == "80C98009:5,8C1F8609:60"
+    assert env(good(job()), "Worker")["ONWARD_WAIT_RESCHEDULE_TIMEOUT"] == "270"
+
+
 def test_an_elastic_job_may_go_on_with_fewer() -> None:
     given = with_marks(job(Master=role(), Worker=role(3)), recover_strategy="elastic-training,recover")
     assert env(good(given), "Worker")["ONWARD_NNODES"] == "1:4"
