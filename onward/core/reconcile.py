@@ -36,17 +36,15 @@ from onward.core.jobs import (
     Write,
 )
 from onward.core.losses import Loss, find_losses, has_done, judge, judge_hopeless, why_lost
+from onward.core.reasons import just_created, why_not_yet
 
 FENCE_S = 30.0  # a pod that should be gone, on a node that does not answer, is taken away after so long
-SETTLE_S = 3.0  # so long a scheduler may take to notice a new PodGroup before that is worth a word
-UNSEEN_S = 15.0  # and so long to say something about pods that all are there
 AVOID_S = 24 * 3600.0
 AVOID_MOST = 32
 Marked = tuple[tuple[str, float], ...]  # (node, when)
 SUSPENDED = "JobSuspended"
 AS_IT_SHOULD_BE = ("JobCreated", "JobRunning", "JobSucceeded", SUSPENDED)
 WAITING_GANG = ("", "Pending")
-FAILURES = (("gang", "SyncPodGroupFailed"), ("service", "SyncServiceFailed"), ("pod", "PodCreateFailed"))
 
 
 def decide(job: Wanted, seen: Seen, now: float) -> Plan:
@@ -182,9 +180,9 @@ class _Draft:
         if self.record.started_at is None and not self.job.suspend:
             self.record = replace(self.record, started_at=self.now)
         if self.word is None:
-            self.word = self._just_created()
+            self.word = just_created(self.job)
         elif self.word.reason == SUSPENDED and not self.job.suspend:
-            self.word = self._just_created()
+            self.word = just_created(self.job)
             self.extras.append(Extra("Suspended", False, "JobResumed", "spec.runPolicy.suspend is no longer true"))
             self.events.append(Said("JobResumed", f"Job {self.job.key} is resumed."))
         if self.record.told != self.seen.generation:
@@ -463,47 +461,12 @@ class _Draft:
         return any(p.phase == "Failed" for p in self.here.values())
 
     def _created(self, ready: bool) -> Word:
-        errors, gang = self.seen.errors, self.seen.gang
-        for what, reason in FAILURES:
-            if errors.get(what):
-                return Word(CREATED, reason, errors[what])
-        if self.job.gang and gang is not None and not ready and gang.phase == "":
-            settled_s = self.now - max(gang.made_at, self.record.started_at or self.now)
-            if settled_s < SETTLE_S:
-                self._again(SETTLE_S - settled_s)
-            else:
-                text = f"PodGroup of {self.job.key} is not initialized; is the scheduler running?"
-                hint = f"kubectl get podgroup -n {self.job.namespace} shows what it says"
-                return Word(CREATED, "PodGroupNotInitialized", f"{text} {hint}")
-        if self.job.gang and gang is not None and not ready and gang.phase == "Pending":
-            return self._pending(gang.text or "cluster resource is not enough")
-        waiting = [p for p in self.here.values() if p.phase == "Pending" and not p.node]
-        unplaced = next((p for p in waiting if p.text), None)
-        if len(self.here) < self.job.total:
-            return self._just_created()
-        if unplaced is None:
-            return self._just_created() if not waiting else self._unseen(waiting)
-        if self.job.gang:
-            return self._pending(unplaced.text)
-        created = self._just_created()
-        return replace(created, message=f"{created.message} Pod {unplaced.name} has no node: {unplaced.text}")
-
-    def _unseen(self, waiting: list[PodSeen]) -> Word:
-        """All pods are there, and no scheduler has said a word about those without a node."""
-        created, silent_s = self._just_created(), self.now - max(p.made_at for p in waiting)
-        if silent_s < UNSEEN_S:
-            self._again(UNSEEN_S - silent_s)
-            return created
-        names = " or ".join(sorted({p.scheduler for p in waiting}))
-        text = f"Pod {waiting[0].name} has no node, and no scheduler has looked at it; "
-        text += f"is the one called {names} running?"
-        return replace(created, message=f"{created.message} {text}")
-
-    def _pending(self, why: str) -> Word:
-        return Word(CREATED, "PodGroupPending", f"PodGroup of {self.job.key} is pending: {why}")
-
-    def _just_created(self) -> Word:
-        return Word(CREATED, "JobCreated", f"Job {self.job.key} is created.")
+        word, again_s = why_not_yet(
+            self.job, self.seen, self.here.values(), self.record.started_at, ready, self.now
+        )
+        if again_s is not None:
+            self._again(again_s)
+        return word
 
     # ------------------------------------------------------------------------------------------ small parts
 

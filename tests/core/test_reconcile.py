@@ -23,7 +23,8 @@ from onward.core.jobs import (
     Seen,
     Word,
 )
-from onward.core.reconcile import FENCE_S, UNSEEN_S, decide
+from onward.core.reasons import UNSEEN_S
+from onward.core.reconcile import FENCE_S, decide
 
 NOW = 1000.0
 GANG = Gang("Running")
