@@ -202,6 +202,9 @@ def test_a_job_without_accelerators_has_ranks_too() -> None:
     assert expected.items() <= found.items()
     assert "ASCEND_VISIBLE_DEVICES" not in found
     assert "ONWARD_NPROC_PER_NODE" not in found
+    assert found["ONWARD_SUB_HEALTHY_STRATEGY"] == "ignore"
+    assert env(good(job("mindspore")), "Worker")["MS_LOCAL_WORKER"] == "1"
+    assert env(good(job("tensorflow")), "Worker")["CM_LOCAL_WORKER"] == "1"
 
 
 PYTORCH_POLICIES = [
@@ -248,6 +251,12 @@ def test_mindspore_by_policy(strategies: str, labels: dict[str, str], features: 
     if strategies in ("recover", "recover-in-place", "retry", "dump"):
         always = {"PROCESS_RECOVER": "on", "MINDIO_FOR_MINDSPORE": "1", "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}"}
         assert always.items() <= found.items()
+
+
+def test_what_a_user_has_listed_for_mindspore_is_merged() -> None:
+    own = role(container={"env": [{"name": "MS_ENABLE_TFT", "value": "{UCE:1, MINE:1}"}]})
+    read = good(with_marks(job("mindspore", Scheduler=role(), Worker=own), recover_strategy="recover"))
+    assert env(read, "Worker")["MS_ENABLE_TFT"] == "{ARF:1,MINE:1,UCE:1}"
 
 
 def test_a_hot_switch_needs_what_recover_needs() -> None:
@@ -325,6 +334,7 @@ def test_addresses_of_ipv6_are_told_from_their_ports() -> None:
         ({}, "retry,recover-in-place,dump,exit"),  # nobody would replace a pod
         ({"fault-scheduling": "off"}, "retry,recover-in-place,dump,exit"),
         ({"fault-scheduling": "grace"}, "retry,recover-in-place,recover,dump,exit"),
+        ({"fault-scheduling": "force"}, "retry,recover-in-place,recover,dump,exit"),
     ],
 )
 def test_the_ladder_of_a_job_that_names_none(labels: dict[str, str], ladder: str) -> None:
@@ -378,6 +388,8 @@ def test_the_secret_is_mounted_or_comes_by_environment() -> None:
     other = pods.pod(read, "Worker", 0, around=Surroundings(token_in_env=True))
     assert "volumes" not in other["spec"]
     assert env_of(other)["ONWARD_JOIN_TOKEN"] == "<secretKeyRef>"
+    (token,) = [e for e in other["spec"]["containers"][0]["env"] if e["name"] == "ONWARD_JOIN_TOKEN"]
+    assert token["valueFrom"]["secretKeyRef"] == {"name": "gpt-onward", "key": "token"}
     assert pods.secret(read, "abc")["metadata"]["name"] == "gpt-onward"
 
 
