@@ -202,6 +202,9 @@ def test_a_job_without_accelerators_has_ranks_too() -> None:
     assert expected.items() <= found.items()
     assert "ASCEND_VISIBLE_DEVICES" not in found
     assert "ONWARD_NPROC_PER_NODE" not in found
+    assert found["ONWARD_SUB_HEALTHY_STRATEGY"] == "ignore"
+    assert env(good(job("mindspore")), "Worker")["MS_LOCAL_WORKER"] == "1"
+    assert env(good(job("tensorflow")), "Worker")["CM_LOCAL_WORKER"] == "1"
 
 
 PYTORCH_POLICIES = [
@@ -233,6 +236,7 @@ def test_exit_alone_switches_nothing_on() -> None:
     ("strategies", "labels", "features"),
     [
         ("recover", {}, "{ARF:1}"),
+        ("recover-in-place", {}, "{ARF:1}"),
         ("retry", {}, "{HCCE:1,UCE:1}"),
         ("dump", {"pod-rescheduling": "on"}, "{RSC:1,TTP:1}"),
         ("", {"pod-rescheduling": "on"}, "{RSC:1}"),
@@ -243,15 +247,26 @@ def test_exit_alone_switches_nothing_on() -> None:
 def test_mindspore_by_policy(strategies: str, labels: dict[str, str], features: str | None) -> None:
     found = env(good(with_marks(job("mindspore"), labels, recover_strategy=strategies)), "Worker")
     assert found.get("MS_ENABLE_TFT") == features
-    if strategies in ("recover", "retry", "dump"):
+    assert found.get("ENABLE_RESTART_FAULT_PROCESS") == ("on" if "in-place" in strategies else None)
+    if strategies in ("recover", "recover-in-place", "retry", "dump"):
         always = {"PROCESS_RECOVER": "on", "MINDIO_FOR_MINDSPORE": "1", "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}"}
         assert always.items() <= found.items()
+
+
+def test_what_a_user_has_listed_for_mindspore_is_merged() -> None:
+    own = role(container={"env": [{"name": "MS_ENABLE_TFT", "value": "{UCE:1, MINE:1}"}]})
+    read = good(with_marks(job("mindspore", Scheduler=role(), Worker=own), recover_strategy="recover"))
+    assert env(read, "Worker")["MS_ENABLE_TFT"] == "{ARF:1,MINE:1,UCE:1}"
 
 
 def test_a_hot_switch_needs_what_recover_needs() -> None:
     found = env(good(with_marks(job(), {"subHealthyStrategy": "hotSwitch"})), "Worker")
     expected = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1", "HIGH_AVAILABILITY": "recover"}
     assert {**expected, "ONWARD_SUB_HEALTHY_STRATEGY": "hotSwitch"}.items() <= found.items()
+    assert "MINDIO_FOR_MINDSPORE" not in found
+    found = env(good(with_marks(job("mindspore"), {"subHealthyStrategy": "hotSwitch"})), "Worker")
+    del expected["HIGH_AVAILABILITY"]
+    assert {**expected, "MINDIO_FOR_MINDSPORE": "1"}.items() <= found.items()
 
 
 def test_what_the_user_wrote() -> None:
@@ -282,6 +297,9 @@ def test_what_the_user_wrote() -> None:
 def test_what_onward_run_is_told() -> None:
     read = good(with_marks(job(Master=role(), Worker=role(2)), recover_strategy="recover"))
     leader, worker = env(read, "Master"), env(read, "Worker", 1)
+    assert (leader["ONWARD_JOB_NAME"], leader["ONWARD_JOB_UID"]) == ("gpt", "u-1")
+    assert (leader["ONWARD_POD_NAME"], leader["ONWARD_POD_UID"]) == ("<metadata.name>", "<metadata.uid>")
+    assert (leader["ONWARD_LOCAL_ADDR"], leader["ONWARD_MANAGER_PORT"]) == ("$(POD_IP)", "9601")
     assert leader["ONWARD_RDZV_ENDPOINT"] == "[$(POD_IP)]:9601"
     assert worker["ONWARD_RDZV_ENDPOINT"] == "10.96.0.7:9601"
     assert worker["ONWARD_NODE_RANK"] == "2"
@@ -316,6 +334,7 @@ def test_addresses_of_ipv6_are_told_from_their_ports() -> None:
         ({}, "retry,recover-in-place,dump,exit"),  # nobody would replace a pod
         ({"fault-scheduling": "off"}, "retry,recover-in-place,dump,exit"),
         ({"fault-scheduling": "grace"}, "retry,recover-in-place,recover,dump,exit"),
+        ({"fault-scheduling": "force"}, "retry,recover-in-place,recover,dump,exit"),
     ],
 )
 def test_the_ladder_of_a_job_that_names_none(labels: dict[str, str], ladder: str) -> None:
@@ -326,6 +345,16 @@ def test_the_ladder_of_a_job_that_names_none(labels: dict[str, str], ladder: str
 def test_where_no_pod_is_replaced_nobody_waits_for_one(scheduling: str, ladder: str) -> None:
     marked = with_marks(job(), {"fault-scheduling": scheduling}, recover_strategy="recover,dump")
     assert env(good(marked), "Worker")["ONWARD_RECOVER_STRATEGY"] == ladder
+
+
+def test_how_long_is_waited_and_which_faults_are_silenced_is_told() -> None:
+    silent = {"huawei.com/schedule.filter.faultCode": "80C98009:5,8C1F8609"}
+    given = with_marks(job(), wait_reschedule_timeout=60)
+    given["metadata"]["annotations"] |= silent
+    found = env(good(given), "Worker")
+    assert found["ONWARD_WAIT_RESCHEDULE_TIMEOUT"] == "60"
+    assert found["ONWARD_SILENCE_FAULT"] == "80C98009:5,8C1F8609:60"
+    assert env(good(job()), "Worker")["ONWARD_WAIT_RESCHEDULE_TIMEOUT"] == "270"
 
 
 def test_an_elastic_job_may_go_on_with_fewer() -> None:
@@ -359,6 +388,8 @@ def test_the_secret_is_mounted_or_comes_by_environment() -> None:
     other = pods.pod(read, "Worker", 0, around=Surroundings(token_in_env=True))
     assert "volumes" not in other["spec"]
     assert env_of(other)["ONWARD_JOIN_TOKEN"] == "<secretKeyRef>"
+    (token,) = [e for e in other["spec"]["containers"][0]["env"] if e["name"] == "ONWARD_JOIN_TOKEN"]
+    assert token["valueFrom"]["secretKeyRef"] == {"name": "gpt-onward", "key": "token"}
     assert pods.secret(read, "abc")["metadata"]["name"] == "gpt-onward"
 
 
