@@ -183,6 +183,7 @@ class Group(ProcessGroup):
             work.again = again
             work.log = lambda tensors: outside.record(op, tensors)
             work.wait()  # what is run again, or told to a replacement, has the order of the script
+            return DoneWork(result)
         else:
             work.log = log
             if work.failed and work.refused:

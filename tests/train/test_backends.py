@@ -297,8 +297,9 @@ class Recovery:
 def test_outside_a_step_an_aborted_operation_runs_again(desk):
     desk.groups.gated = False
     desk.groups.outside = recovery = Recovery(desk)
-    work = desk.reduce()
     threading.Timer(0.05, desk.generation.abort, ["rank 1 died"]).start()
+    work = desk.reduce()
+    assert recovery.recovered == 1, "there it has ended when it returns"
     assert work.wait()
     assert recovery.recovered == 1
 
