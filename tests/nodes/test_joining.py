@@ -73,7 +73,7 @@ def test_a_node_of_another_job_is_refused_and_both_sides_say_what_differs(make_n
 @pytest.mark.nightly
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_manager_that_is_stopped_is_replaced(make_nodes, nodes: int) -> None:
-    """By a new one on the only node there is, or by the next in line."""
+    """By a new one on its node, whether or not there are others who could take over."""
     made: Nodes = make_nodes(nodes=nodes, nproc=2 // nodes)
     script = ["tests/scripts/paced.py", "--steps", "700", "--pace", "0.05"]
     fault = ["--chaos", "kind=kill,rank=1,step=150"]
@@ -84,5 +84,4 @@ def test_a_manager_that_is_stopped_is_replaced(make_nodes, nodes: int) -> None:
     manager.send_signal(signal.SIGSTOP)
     assert [n.wait() for n in all_nodes] == [0] * nodes, first.said
     assert [i["policy"] for i in first.outcome["incidents"]] == ["recover-in-place"]
-    said = "".join(n.said for n in all_nodes)
-    assert ("the manager has not answered" if nodes == 1 else "somebody looks for a manager here") in said
+    assert "the manager has been stopped for" in first.said
