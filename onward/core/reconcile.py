@@ -287,9 +287,7 @@ class _Draft:
         if r.floor == r.wave or r.launched == r.wave or r.launched < 0:
             return
         staying = [p for p in self.here.values() if p.deleting is None and not self._why_remove(p)]
-        told = self.seen.insight or self.seen.lately
-        known = told.pods if told is not None else ()  # one that its manager has never heard of cannot go on
-        if any(p.wave < r.wave and (not known or p.uid in known) for p in staying):
+        if any(p.wave < r.wave for p in staying):
             return
         self.why.append("nobody is left who could go on: all pods start again")
         charged = r.charged + (r.free == r.wave)  # it cost nothing because somebody went on

@@ -489,22 +489,6 @@ def test_when_nobody_is_left_who_could_go_on_all_begin_anew() -> None:
         assert decide(job, replace(seen, pods=pods, record=free), NOW).record.charged == 1, "nobody went on after all"
 
 
-def test_a_pod_that_came_too_late_to_hear_of_the_job_is_nobody_who_could_go_on() -> None:
-    """The first lost pod is replaced already, and the other is lost before the new one has met it."""
-    job = replace(JOB, keeps_others=True, recovers=True, retry_times=5)
-    fresh = [replace(p, wave=1, uid=f"new-{p.uid}") for p in PODS[1:]]
-    record = replace(GOING.record, wave=1, launched=1, free=1)
-    lost = replace(PODS[0], deleting=NOW)
-    knew = Insight(recovers=True, pods=frozenset(p.uid for p in PODS))
-    again = Word("Restarting", "jobRestarting", "x")
-    seen = replace(GOING, pods=(lost, *fresh), record=record, word=again, lately=knew)
-    plan = decide(job, replace(seen, insight_until=NOW + 20), NOW)
-    assert plan.record.floor == plan.record.wave, plan.why
-    met = replace(knew, pods=knew.pods | {fresh[0].uid})
-    told = decide(job, replace(seen, lately=met, insight_until=NOW + 20), NOW)
-    assert told.record.floor == 0, "it can tell the others"
-
-
 def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
     job = replace(JOB, keeps_others=True, recovers=True)
     seen = replace(GOING, pods=PODS[:2], insight_until=NOW + 5)
