@@ -60,6 +60,12 @@ def has_done(pod: PodSeen, record: Record) -> bool:
     return pod.phase == "Succeeded" and (manned or not pod.dismissed)
 
 
+def has_met(pods: Iterable[PodSeen], seen: Seen) -> bool:
+    """Whether one of these may know where the job is, by the last word of its manager: who came too late does not."""
+    told = seen.insight or seen.lately
+    return told is None or not told.pods or any(p.uid in told.pods for p in pods)
+
+
 def _loss(job: Wanted, place: Place, pod: PodSeen, seen: Seen) -> Loss | None:
     unfit = seen.insight.unfit.get(pod.uid, "") if seen.insight is not None else ""
     if has_done(pod, seen.record):

@@ -35,7 +35,7 @@ from onward.core.jobs import (
     Word,
     Write,
 )
-from onward.core.losses import Loss, find_losses, has_done, judge, judge_hopeless, why_lost
+from onward.core.losses import Loss, find_losses, has_done, has_met, judge, judge_hopeless, why_lost
 from onward.core.reasons import just_created, why_not_yet
 from onward.core.relief import may_stay, to_relieve
 
@@ -288,12 +288,26 @@ class _Draft:
         if r.floor == r.wave or r.launched == r.wave or r.launched < 0:
             return
         staying = [p for p in self.here.values() if p.deleting is None and not self._why_remove(p)]
-        if any(p.wave < r.wave for p in staying):
+        before = [p for p in staying if p.wave < r.wave]
+        if before and (has_met(before, self.seen) or self._wait_for_word()):
             return
         self.why.append("nobody is left who could go on: all pods start again")
         charged = r.charged + (r.free == r.wave)  # it cost nothing because somebody went on
         wave = r.wave + 1 if staying else r.wave
         self.record = replace(r, wave=wave, floor=wave, done=(), charged=charged, free=-1)
+
+    def _wait_for_word(self) -> bool:
+        """Whether a manager may still say that those who are left were let in. No pod is to find them meanwhile."""
+        seen = self.seen
+        if seen.insight is not None:
+            if not any(p.deleting is not None for p in seen.pods):
+                return True  # it goes on, with whomever
+        elif self.now < seen.insight_until:
+            self._again(seen.insight_until - self.now)
+        else:
+            return False
+        self.held |= {place for place in self.job.places() if place not in self.here}
+        return True
 
     def _marked(self, before: Marked, losses: list[Loss]) -> Marked:
         """Nodes, with those of these pods, as of now."""

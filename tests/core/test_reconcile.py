@@ -359,6 +359,24 @@ def test_when_nobody_is_left_who_could_go_on_all_begin_anew() -> None:
         assert decide(job, replace(seen, pods=pods, record=free), NOW).record.charged == 1, "nobody went on after all"
 
 
+def test_a_pod_that_came_too_late_to_hear_of_the_job_is_nobody_who_could_go_on() -> None:
+    """The first lost pod is replaced already, and the other is gone before the new one is known to have met it."""
+    job = replace(JOB, keeps_others=True, recovers=True, retry_times=5)
+    fresh = [replace(p, wave=1, uid=f"new-{p.uid}") for p in PODS[1:]]
+    record = replace(GOING.record, wave=2, launched=1, free=2, begun=0)
+    knew = Insight(recovers=True, pods=frozenset(p.uid for p in PODS))
+    again = Word("Restarting", "jobRestarting", "x")
+    seen = replace(GOING, pods=tuple(fresh), record=record, word=again, lately=knew, insight_until=NOW + 20)
+    early = decide(job, seen, NOW)
+    assert (early.record.floor, made(early)) == (0, []), "it may have been let in since: a new manager will say"
+    assert early.again_s == 20
+    late = decide(job, seen, NOW + 20)
+    assert late.record.floor == late.record.wave, late.why
+    for told in (replace(knew, pods=knew.pods | {fresh[0].uid}), None):
+        plan = decide(job, replace(seen, lately=told), NOW)
+        assert (plan.record.floor, made(plan)) == (0, [PODS[0].place]), "it can tell the others"
+
+
 def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
     job = replace(JOB, keeps_others=True, recovers=True)
     seen = replace(GOING, pods=PODS[:2], insight_until=NOW + 5)

@@ -30,7 +30,7 @@ from onward.kube.client import Client
 from onward.kube.objects import NODES, PODS, SECRETS, name_of, uid_of
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
-from onward.operator import link
+from onward.operator import eyes, link
 from onward.operator.eyes import JOBS, Memory
 from onward.wire.frames import decode, greet_server, pack, read_frame
 from onward.wire.identity import Identity
@@ -294,8 +294,32 @@ def test_the_job_goes_on_when_nobody_inside_can_be_heard(real: Access) -> None:
     tell(real, story)
 
 
-def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(real: Access) -> None:
-    """The pod in the place of a lost one was given no state yet when the last of the others is lost too."""
+def test_a_pod_that_never_met_the_others_does_not_wait_for_ever(real: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the place of a lost one when the last of the others is lost too. The operator knows who was let in."""
+    monkeypatch.setattr(link, "RETURN_S", 1.0)
+
+    async def story(world: World, inner: Inside) -> None:
+        await inner.begin("job-master-0")
+        await world.until(lambda: "goodput" in status(world), "the manager is heard")
+        for name in ("job-worker-0", "job-master-0", "manager"):
+            await inner.fall_silent(name)
+        await world.client.delete(PODS, "job-worker-0", world.namespace)
+        await world.until(lambda: launched(world) == 1, "the first is replaced")
+        late = uid_of(world.pod("job-worker-0"))
+        await world.client.delete(PODS, "job-master-0", world.namespace)
+        await world.until(lambda: world.state("job") == "Running" and world.restarts("job") == 1, "it begins anew")
+        assert uid_of(world.pod("job-worker-0")) != late
+        env = {e["name"] for e in world.pod("job-worker-0")["spec"]["containers"][0]["env"]}
+        assert not {"ONWARD_MANAGER", "ONWARD_STANDBY"} & env, "nobody is there whom they could join"
+
+    tell(real, story)
+
+
+def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(
+    real: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, and the operator is a new one: the managers of those that are left say so."""
+    monkeypatch.setattr(eyes, "RETURN_S", 1.0)
 
     async def story(world: World, inner: Inside) -> None:
         await inner.begin("job-master-0")
@@ -303,24 +327,25 @@ def test_when_all_who_knew_where_the_job_was_are_gone_it_begins_anew(real: Acces
         knew = inner.agents["job-worker-0"]
         for name in ("job-worker-0", "job-master-0", "manager"):
             await inner.fall_silent(name)
+        inner.fate.kill.set()
         first = {name: uid_of(world.pod(name)) for name in ("job-worker-0", "job-master-0")}
         for wave, name in enumerate(first, 1):
             await world.client.delete(PODS, name, world.namespace)
             await world.until(lambda w=wave: launched(world) == w, f"{name} is replaced")
         await world.until(lambda: world.state("job") == "Running", "all pods run")
-        assert world.restarts("job") == 0
+        counted = world.restarts("job")  # a new operator was told by nobody that somebody goes on
         second = {name: uid_of(world.pod(name)) for name in first}
         inner.address = str(world.pod("job-master-0")["status"]["podIP"])
         inner.host("manager", inner.address, "job-master-0")
         inner.host("another", str(world.pod("job-worker-0")["status"]["podIP"]), "job-worker-0")
         inner.join("job-worker-0", 1, knows=knew)
-        await world.until(lambda: world.restarts("job") == 1, "it begins anew, and that is counted")
+        await world.until(lambda: world.restarts("job") == counted + 1, "it begins anew, and that is counted")
         await world.until(
             lambda: world.state("job") == "Running"
             and all(uid_of(world.pod(name)) not in ("", uid) for name, uid in second.items()),
             "in new pods",
         )
-        assert world.restarts("job") == 1
+        assert world.restarts("job") == counted + 1
         await world.told("job", lambda e: "all who knew where it was are gone" in e, "why")
         env = {e["name"] for e in world.pod("job-worker-0")["spec"]["containers"][0]["env"]}
         assert not {"ONWARD_MANAGER", "ONWARD_STANDBY"} & env, "nobody is there whom they could join"
