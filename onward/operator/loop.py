@@ -50,7 +50,7 @@ class Operator:
         token_in_env: bool = False,
     ) -> None:
         self._client, self._leads = client, leads
-        self._queue = WorkQueue(base_s=0.05, cap_s=20.0)
+        self._queue = WorkQueue(base_s=0.05, cap_s=5.0)  # most of what fails has passed in seconds
         self.eyes = Eyes(client, self._changed, gang=gang, namespace=namespace)
         self.hands = Hands(client, self.eyes, leads, token_in_env)
         self.links = Links(client, self._queue.add)
