@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+from abc import ABC, abstractmethod
 
 from aiohttp import WSMsgType, web
 
@@ -64,7 +65,7 @@ async def serve(request: web.Request, pod: Pod) -> web.StreamResponse:
     return websocket
 
 
-class _Session:
+class _Session(ABC):
     """What both ways have in common: who sends, and the connections that are open."""
 
     def __init__(self, websocket: web.WebSocketResponse, pod: Pod) -> None:
@@ -82,11 +83,12 @@ class _Session:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> None:  # noqa: B027 (one of them has nothing to do)
         pass
 
+    @abstractmethod
     async def _take(self, content: bytes) -> None:
-        raise NotImplementedError
+        """What has come from the client."""
 
     async def _send(self, content: bytes) -> None:
         if not self._websocket.closed:
@@ -101,7 +103,7 @@ class _Session:
         task.add_done_callback(self._tasks.discard)
 
 
-class _Connection:
+class _Connection(ABC):
     """One connection to a port. What comes for it waits until it is there."""
 
     def __init__(self, port: int) -> None:
@@ -142,11 +144,13 @@ class _Connection:
         if writer is not None:
             writer.transport.abort()
 
+    @abstractmethod
     async def received(self, content: bytes) -> None:
-        raise NotImplementedError
+        """From the pod."""
 
+    @abstractmethod
     async def ended(self, error: str) -> None:
-        raise NotImplementedError
+        """The pod has closed it, or (`error`) it could not be opened."""
 
 
 class _Tunnel(_Session):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ class Place:
     left: Callable[[], str]  # why the generation was left meanwhile; empty as long as it goes on
 
 
-class Backend:
+class Backend(ABC):
     """One library. What is written here is true of one whose operations have ended when their future completes."""
 
     name = ""
@@ -37,11 +38,11 @@ class Backend:
     late = False  # its futures complete when the operation is in a stream, not when it has ended
     slow_release = False  # the device is usable only after `abort` has returned
 
+    @abstractmethod
     def connect(self, place: Place) -> Any:
         """The inner group: an object with torch's operations."""
-        raise NotImplementedError
 
-    def warm(self, device: torch.device) -> None:
+    def warm(self, device: torch.device) -> None:  # noqa: B027 (most have nothing to do)
         """Do alone, in a spare, what the first connection of a process would spend time on."""
 
     def abort(self, inner: Any) -> None:
