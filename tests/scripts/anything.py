@@ -74,6 +74,8 @@ def chosen(seed):
         plan["how"] = {}
     if plan["accumulate"]:
         plan["scaler"] = False
+    if plan["late"] == "group" and plan["schedule"] not in (None, "ReduceLROnPlateau"):
+        plan["schedule"] = "StepLR"  # the others know the learning rates of the groups that were there first only
     return plan
 
 
