@@ -109,7 +109,7 @@ def test_a_rank_dies_when_the_others_have_ended(jobs, tmp_path):
     result = jobs.run(script(tmp_path, after=DIES_LAST))
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place"]
-    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1], result.incidents
     assert result.outcome["steps_lost"] == 0
     same_digests(tmp_path)
 
@@ -143,7 +143,7 @@ def test_one_that_stops_when_all_have_ended_undoes_nothing(jobs, tmp_path):
     result = jobs.run(job, flags=["--spares", "none"])
     assert result.code == 0, result.err[-3000:]
     assert result.incidents == []
-    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1], result.incidents
     same_digests(tmp_path)
 
 
@@ -168,7 +168,7 @@ def test_an_error_after_the_update_that_does_not_come_back_is_survived(jobs, tmp
     bug = "if step.index == 5 and run.rank == 3 and once('bug'): raise ValueError('cosmic')"
     result = jobs.run(script(tmp_path, in_block=bug))
     assert result.code == 0, result.err[-3000:]
-    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 2]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 2], result.incidents
     same_digests(tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_left_with_break_a_loop_has_a_safe_end_too(jobs, tmp_path):
     result = jobs.run(script(tmp_path, in_loop=leaves, after=DIES_LAST, loop="Bar(run.steps(12))"))
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place"]
-    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 1], result.incidents
     assert (result.outcome["steps"], result.outcome["steps_lost"]) == (8, 0)
     same_digests(tmp_path)
 
@@ -190,7 +190,7 @@ def test_who_breaks_off_in_a_step_that_does_not_count_is_started_again(jobs, tmp
     result = jobs.run(job, chaos=["kind=exception,rank=1,step=7,at=collective"])
     assert result.code == 0, result.err[-3000:]
     assert "the loop was left in a step that did not count" in result.err
-    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 2, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 2, 1], result.incidents
     assert (result.outcome["steps"], result.outcome["steps_lost"]) == (8, 0)
     same_digests(tmp_path)
 
@@ -228,7 +228,7 @@ def test_collectives_after_a_block_that_does_not_count_do_not_meet_the_steps_of_
         reference = aside.submit(digests, "reference")
         told, result = digests("early", chaos=["kind=exception,rank=1,step=7,at=begin"])
     assert result.policies() == ["retry"]
-    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 1, 1, 1], result.incidents
     assert told == reference.result()[0]
 
 

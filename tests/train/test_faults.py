@@ -221,7 +221,7 @@ def test_story(jobs, told, name):
     assert result.outcome["steps"] == 150
     assert result.outcome["steps_lost"] == 0
     replaced = Counter(c.rank for c in story.cells if c.policy == IN_PLACE)
-    assert [len(result.pids(r)) for r in range(4)] == [1 + replaced[r] for r in range(4)]
+    assert [len(result.pids(r)) for r in range(4)] == [1 + replaced[r] for r in range(4)], result.incidents
     assert len(result.outcome["chaos"]) == len(story.cells) + len(story.also)
     jobs.same_state(jobs.reference(SCRIPT, *STEPS), result)
 
@@ -262,7 +262,7 @@ def test_a_second_rank_while_the_first_is_being_replaced(jobs):
     faults = ["kind=kill,rank=1,step=20", "kind=during-recovery,rank=3"]
     result = jobs.run(SCRIPT, *STEPS, chaos=faults, flags=["--spares", "none"])
     assert result.code == 0, result.err[-3000:]
-    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 2]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 2, 1, 2], result.incidents
     jobs.same_state(jobs.reference(SCRIPT, *STEPS), result)
 
 
@@ -274,7 +274,7 @@ def test_again_when_the_step_is_redone(jobs):
     faults = [*again(20, "collective"), *again(50, "optimizer"), *again(80, "end")]
     result = jobs.run(SCRIPT, *STEPS, chaos=faults)
     assert result.code == 0, result.err[-3000:]
-    assert [len(result.pids(r)) for r in range(4)] == [1, 4, 1, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [1, 4, 1, 1], result.incidents
     assert len(result.outcome["chaos"]) == 9
     jobs.same_state(jobs.reference(SCRIPT, *STEPS), result)
 

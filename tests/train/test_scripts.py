@@ -67,7 +67,7 @@ def test_a_converted_script_survives_kills(jobs, name):
     reference, result = jobs.beside_reference(script, *steps, chaos=[f"kind=kill,{fault}" for fault in faults])
     assert result.code == 0, result.err[-3000:]
     assert result.policies() == ["recover-in-place"] * 3
-    assert [len(result.pids(r)) for r in range(4)] == [2, 2, 2, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [2, 2, 2, 1], result.incidents
     assert result.outcome["steps_lost"] == 0
     jobs.same_state(reference, result)
 

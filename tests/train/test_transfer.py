@@ -49,7 +49,7 @@ def test_one_spare_for_all(jobs):
     faults = [f"kind=kill,rank={rank},step={step}" for rank, step in ((0, 60), (2, 90), (0, 120))]
     result = jobs.run("examples/ddp_min.py", "--steps", "150", chaos=faults, flags=["--spares", "one"])
     assert result.code == 0, result.err[-3000:]
-    assert [len(result.pids(r)) for r in range(4)] == [3, 1, 2, 1]
+    assert [len(result.pids(r)) for r in range(4)] == [3, 1, 2, 1], result.incidents
     assert set(result.policies()) == {"recover-in-place"}
     assert result.outcome["steps_lost"] == 0
     jobs.same_state(jobs.reference("examples/ddp_min.py", "--steps", "150"), result)
