@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onward.core.facts import FaultReport
-from onward.core.faults import IDENTICAL_LIMIT, ended_behind, first_seen, own_bug, times_seen
+from onward.core.faults import (
+    IDENTICAL_LIMIT,
+    UNREACHED_LIMIT,
+    ended_behind,
+    first_seen,
+    never_reached,
+    own_bug,
+    remember_unreached,
+    times_seen,
+)
 from onward.core.job import Decision, Facts, Job, Phase, all_are, next_generation
 from onward.core.policy import Policy
 from onward.core.words import all_ranks, counted
@@ -21,6 +30,7 @@ def root_cause(job: Job) -> FaultReport | None:
 def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> Decision:
     """The last rung: every rank starts again, within the budget, and loads the newest copy there is."""
     assert job.incident is not None
+    job = remember_unreached(job)
     verdict = why_not_again(job)
     if verdict:
         return fail(job, now, verdict[0], f"{why}; {verdict[1]}" if verdict[2] else verdict[1])
@@ -66,6 +76,9 @@ def why_not_again(job: Job) -> tuple[FaultReport, str, bool] | None:
     worst = max(job.incident.faults, key=lambda f: times_seen(job, f))
     if times_seen(job, worst) >= IDENTICAL_LIMIT:
         return first_seen(job, worst), f"the same failure {IDENTICAL_LIMIT} times with no progress", False
+    unreached = never_reached(job)
+    if unreached is not None:
+        return unreached, f"the ranks have not reached one another in {UNREACHED_LIMIT} starts", False
     return None
 
 

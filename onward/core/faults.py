@@ -15,6 +15,8 @@ from onward.core.job import Facts, Job, Phase, Repeat, all_are, current, furthes
 
 CALLS = ("switch", "join")  # what opens an incident and is no failure
 IDENTICAL_LIMIT = 3  # the same failure with no step in between
+UNREACHED_LIMIT = 10  # starts of all in a row that end because ranks do not reach one another
+UNREACHED = ("unreached", -1, "")  # stands for what each says of it, in words that differ
 LONGEST_TRACE = 8000  # letters; the record that holds it is sent with all orders
 LOGIC = (  # errors that come of the script's own text
     "ValueError",
@@ -183,6 +185,25 @@ def remember(job: Job, faults: tuple[FaultReport, ...]) -> Job:
         else:
             known[f.signature()] = replace(old, count=old.count + 1, generation=lived, ranks=(f.rank,))
     return replace(job, handled=handled, repeats=tuple(known.values())[-32:])
+
+
+def remember_unreached(job: Job) -> Job:
+    """All start again because of what ranks say of their connections alone."""
+    assert job.incident is not None
+    root = job.incident.root_cause
+    if not _is_echo(root):
+        return job
+    old = next((r for r in job.repeats if r.signature == UNREACHED), Repeat(UNREACHED, 0, -1, (), root))
+    others = tuple(r for r in job.repeats if r.signature != UNREACHED)
+    return replace(job, repeats=(*others, replace(old, count=old.count + 1, generation=job.generation))[-32:])
+
+
+def never_reached(job: Job) -> FaultReport | None:
+    """What was said at first, where ranks have not reached one another in so many starts that they never will."""
+    assert job.incident is not None
+    old = next((r for r in job.repeats if r.signature == UNREACHED), None)
+    gives_up = old is not None and old.count >= UNREACHED_LIMIT and _is_echo(job.incident.root_cause)
+    return old.first if old is not None and gives_up else None
 
 
 def times_seen(job: Job, fault: FaultReport) -> int:

@@ -102,7 +102,8 @@ _SOURCE_FILE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|cu|h):\d+\] *")  # how gloo an
 
 
 def _in_short(text: str) -> str:
-    first = next(iter(text.splitlines()), "")
+    last = text.partition("Last error:\n")[2]  # where NCCL says what it is; what stands before is the same for all
+    first = next(iter((last or text).splitlines()), "")
     return _SOURCE_FILE.sub("", first)[:80].strip(" :") or "no text"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from advancing import Driven
+from dataclasses import replace
+
+from advancing import Driven, error
 
 from onward.core.agreement import Part
 from onward.core.facts import FaultReport, Progress, Stage
+from onward.core.faults import UNREACHED_LIMIT
 from onward.core.job import Phase
 
 
@@ -102,3 +105,20 @@ def test_what_has_ended_stays_ended() -> None:
     over = d.job
     d.each(stage=Stage.EXITED, exit_code=-9).go(1e6)
     assert d.job == over
+
+
+def test_ranks_that_never_reach_one_another_are_not_started_for_ever() -> None:
+    d = Driven()
+    for start in range(1, UNREACHED_LIMIT + 1):
+        assert d.job.phase is Phase.STARTING, start
+        d.each(stage=Stage.SETUP, incarnation=start).go()
+        assert d.job.phase is Phase.FORMING
+        who = start % 3  # whoever says it first, in words of its own
+        told = replace(error(who, f"{who}: no route", -1, "communication", float(start)), incarnation=start)
+        d.set(who, generation=d.job.generation, fault=told)
+        d.go()
+        d.facts.clear()
+    assert d.job.phase is Phase.FAILED
+    assert d.job.reason == f"the ranks have not reached one another in {UNREACHED_LIMIT} starts"
+    assert d.job.root_cause is not None
+    assert d.job.root_cause.text == "1: no route"

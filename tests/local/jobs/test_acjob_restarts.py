@@ -13,7 +13,7 @@ from by_kubectl import Obj, last
 from onecluster import OneCluster, onward_local
 from trained import START_S, Trained
 
-pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(900)]
 KILL_MANAGER = "kind=kill-manager,when=recovery"
 STEPS = 400  # an operator that was killed must still find the job at work
 
