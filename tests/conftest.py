@@ -81,7 +81,7 @@ class Jobs:
     def __init__(self, tmp: Path) -> None:
         self._tmp = tmp
         self._numbers = itertools.count(1)
-        self._references: dict[tuple[str, int, tuple[str, ...]], Result] = {}
+        self._references: dict[tuple[str, int, tuple[str, ...], tuple[str, ...]], Result] = {}
 
     def run(
         self,
@@ -120,10 +120,12 @@ class Jobs:
                 pytest.fail(f"the job did not end within {limit_s:g} s\n{err[-2000:]}\n{told}\n{stacks}")
         return subprocess.CompletedProcess(command, p.returncode, out, err)
 
-    def reference(self, script: str, *args: str, nproc: int = 4, limit_s: float = LIMIT_S) -> Result:
-        key = (script, nproc, args)
+    def reference(
+        self, script: str, *args: str, nproc: int = 4, flags: tuple[str, ...] = (), limit_s: float = LIMIT_S
+    ) -> Result:
+        key = (script, nproc, args, flags)
         if key not in self._references:
-            result = self.run(script, *args, nproc=nproc, limit_s=limit_s)
+            result = self.run(script, *args, nproc=nproc, flags=[*flags], limit_s=limit_s)
             assert result.code == 0, result.err
             assert not result.incidents
             self._references[key] = result
