@@ -29,8 +29,8 @@ def root_cause(job: Job) -> FaultReport | None:
 
 def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> Decision:
     """The last rung: every rank starts again, within the budget, and loads the newest copy there is."""
-    assert job.incident is not None
     job = remember_unreached(job)
+    assert job.incident is not None
     verdict = why_not_again(job)
     if verdict:
         return fail(job, now, verdict[0], f"{why}; {verdict[1]}" if verdict[2] else verdict[1])

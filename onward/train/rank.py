@@ -8,6 +8,7 @@ from onward.core.facts import FaultReport, Scope, Stage
 from onward.devices import classify_error
 from onward.train.ahead import Ahead
 from onward.train.backends import choose, pick_device
+from onward.train.backends.gloo import door_of
 from onward.train.batches import Sampled
 from onward.train.between import BetweenSteps
 from onward.train.buckets import Buckets
@@ -52,7 +53,7 @@ class Rank:
         self.pending_fault: FaultReport | None = None  # to be reported at the fence
         self.loadable: tuple[int, ...] = ()
         self.partly: tuple[int, ...] = ()
-        self.groups = Groups(LinkStore(link, lambda: self.generation), me.address, settings.timeout_s)
+        self.groups = Groups(LinkStore(link, lambda: self.generation), door_of(me.address), settings.timeout_s)
         self.groups.accelerated = self.device.type != "cpu"
         self.groups.devices = [self.device]
         self.groups.backends = choose(settings.backend, self.device, me.local_rank, settings.local_world)

@@ -18,7 +18,7 @@ from waiting import until  # noqa: E402
 from onward.errors import Unwind, UsageError  # noqa: E402
 from onward.train.backends import ALL, Backend, choose, pick_device  # noqa: E402
 from onward.train.backends.base import Place, call_unless_left  # noqa: E402
-from onward.train.backends.gloo import Gloo  # noqa: E402
+from onward.train.backends.gloo import INTERFACE, Gloo, door_of  # noqa: E402
 from onward.train.generation import Generation  # noqa: E402
 from onward.train.group import Group  # noqa: E402
 from onward.train.groups import Groups  # noqa: E402
@@ -372,3 +372,14 @@ def test_the_default_backend(monkeypatch):
 
 def test_the_device_that_was_asked_for():
     assert pick_device("cpu", 3) == torch.device("cpu")
+
+
+def test_the_interface_that_the_user_names_is_the_one_that_gloo_connects_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(INTERFACE, raising=False)
+    assert door_of("10.9.8.7") == "10.9.8.7"
+    monkeypatch.setenv(INTERFACE, "lo,other")
+    assert door_of("10.9.8.7") == "127.0.0.1"
+    monkeypatch.setenv(INTERFACE, "absent0")
+    assert door_of("127.0.0.1") == "127.0.0.1", "nobody else calls there"
+    with pytest.raises(RuntimeError, match=r"GLOO_SOCKET_IFNAME=absent0: no interface .* there are .*lo"):
+        door_of("10.9.8.7")

@@ -5,12 +5,36 @@ It has no abort that works. Its connections are shut from outside (`onward.train
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import socket
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from onward.train.backends.base import Backend, Place, call_unless_left
+
+INTERFACE = "GLOO_SOCKET_IFNAME"  # torch's own variable; of several that it names, the first
+
+
+def door_of(address: str) -> str:
+    """Where the others are to call: at our address in the job, or on the interface that the user has named.
+
+    On loopback nobody else calls, and an interface has no say.
+    """
+    name = os.environ.get(INTERFACE, "").partition(",")[0].strip()
+    ours = ipaddress.ip_address(address.partition("%")[0])
+    if not name or ours.is_loopback:
+        return address
+    import psutil
+
+    family = socket.AF_INET if ours.version == 4 else socket.AF_INET6
+    found = {n: [a.address for a in those if a.family == family] for n, those in psutil.net_if_addrs().items()}
+    if not found.get(name):
+        known = ", ".join(sorted(n for n, those in found.items() if those))
+        raise RuntimeError(f"{INTERFACE}={name}: no interface of this name has an address here; there are {known}")
+    return found[name][0]
 
 
 class Gloo(Backend):
