@@ -108,3 +108,14 @@ def test_the_manager_is_cut_off_and_ranks_train_on_under_another(make_nodes, wir
     assert [len(first.pids(0)), len(second.pids(1))] == [1, 2]
     assert first.outcome["steps_lost"] == 0
     same_as_without(jobs, nodes, 2)
+
+
+@pytest.mark.nightly
+def test_ranks_that_cannot_reach_one_another_are_not_started_for_ever(make_nodes, wires, monkeypatch) -> None:
+    """Each is told to connect over its own loopback, where nobody else can call it."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    nodes = make_nodes(nodes=2, nproc=1)
+    both = [start(nodes, wires, i, "--node-rank", str(i)) for i in (0, 1)]
+    for node in both:
+        assert node.wait() != 0
+        assert "the ranks have not reached one another in 10 starts" in node.said
