@@ -179,6 +179,19 @@ def test_who_hears_of_the_swap_by_a_closed_connection_reports_no_fault() -> None
     assert it.job.incident.policy == "hot-switch"
 
 
+def test_one_that_hangs_in_the_last_step_is_told_from_those_who_wait_for_it() -> None:
+    it = Driven().pausing()
+    assert it.job.soft, "all are to come at the end of their step"
+    assert it.job.deadline is not None
+    it.go(it.job.deadline - it.now)
+    assert not it.job.soft, "nobody has come, so the step is interrupted"
+    assert it.job.incarnations == (1, 1)
+    it.at_fence(0)
+    assert it.job.deadline is not None
+    it.go(it.job.deadline - it.now)
+    assert it.job.incarnations == (1, 2), "who does not come to the fence now hangs"
+
+
 def test_a_death_in_the_middle_of_a_swap_is_a_fault() -> None:
     it = Driven().pausing()
     it.set(0, stage=Stage.EXITED, exit_code=-9)
