@@ -344,7 +344,6 @@ class RankProcess:
         self.tx.begun = max(self.tx.begun, step)
         self.received = step
         self.between.take(step, between)
-        self.world.promises.on_followed(self)
 
 
 def _place(order: RankOrder) -> tuple[int, int]:

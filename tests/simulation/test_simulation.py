@@ -14,6 +14,8 @@ from random import Random
 
 import pytest
 
+from onward.core.policy import Policy
+
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
 from .mutants import ELASTIC_MUTANTS, MOVE_MUTANTS, MUTANTS, SWITCH_MUTANTS, Mutant, planted
@@ -164,6 +166,20 @@ def test_promises_hold_while_a_node_is_switched(switches: range) -> None:
     if len(switches) > 100:
         assert {"stop", "cut", "kill-node", "raise-communication"} <= set(kinds)
         assert set(SWITCHING) <= set(points)
+
+
+def test_a_switch_costs_no_step_whatever_the_policies() -> None:
+    """A stand-in that loses sight of its rank needs what that rank alone knew, also where no lost node is replaced."""
+    moved = 0
+    for seed in range(20):
+        scenario = draw_swap(Random(seed))
+        scenario.policies = (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.EXIT)
+        scenario.faults = [f for f in scenario.faults if f.kind in ("sub-health", "drop-feed")]
+        world = World(seed, scenario=scenario)
+        assert not world.run().broken, seed
+        assert world.attempts == 0, seed
+        moved += world.job is not None and world.job.moved > 0
+    assert moved > 10
 
 
 def given_up(seed: int, trace: bool = False) -> World:
