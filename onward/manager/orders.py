@@ -226,7 +226,7 @@ def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
 
 
 def _partner(job: Job, rank: int) -> str:
-    """Another node keeps a copy of the rank's local state where the loss of a node is to be survived, and where one may be
+    """Another node keeps a copy of the local state where the loss of a node is to be survived, or where it may be
     switched: a stand-in that cannot follow needs it."""
     node, n = node_of(job, rank), len(job.places)
     if Policy.RECOVER not in job.policies and not job.limits.hot_switch:
