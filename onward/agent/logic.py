@@ -77,7 +77,7 @@ class AgentLogic:
         self._next = 0
         self._stores = Stores(settings.member.id)
         self._log: dict[int, dict[int, bytes]] = {}  # rank -> index -> recorded collective
-        self._fetched: set[tuple[int, int]] = set()
+        self._fetched: set[tuple[int, int, int]] = set()  # (rank, generation, newest step)
         self._spares = Spares(settings.spares)
         self._partner = ""  # who keeps a copy of what our ranks know
         self._ready_for: list[int] = []  # as it was said last
@@ -194,10 +194,10 @@ class AgentLogic:
         effects: list[Effect] = []
         for rank, kept_at in orders.kept_at.items():
             p = self.processes.get(self.current.get(rank, -1))
-            key = (rank, orders.generation)
+            key = (rank, orders.generation, kept_at.step)
             if p is not None and p.parked and key not in self._fetched:
                 self._fetched.add(key)
-                effects.append(FetchLocal(p.number, kept_at))
+                effects.append(FetchLocal(p.number, kept_at.peer))
         return effects
 
     def _fill(self, order: RankOrder, orders: Orders) -> list[Effect]:
@@ -215,7 +215,8 @@ class AgentLogic:
                 effects += self._kill(p)
         p = self._new(order.rank, order.incarnation, spare=False, stand_in=stand_in, attempt=orders.attempt)
         self.current[order.rank] = p.number
-        kept_at, log_at = (at.get(order.rank, "") if stand_in else "" for at in (orders.kept_at, orders.log_at))
+        kept = orders.kept_at.get(order.rank) if stand_in else None
+        kept_at, log_at = kept.peer if kept else "", orders.log_at.get(order.rank, "") if stand_in else ""
         return [*effects, StartProcess(p.number, p.rank, p.incarnation, stand_in, p.attempt, kept_at, log_at)]
 
     def _promote(self, p: Process, order: RankOrder, what: str) -> list[Effect]:

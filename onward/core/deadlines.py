@@ -8,7 +8,7 @@ from onward.core.elastic import shrink
 from onward.core.ends import fail, restart, root_cause
 from onward.core.facts import FaultReport, Stage
 from onward.core.faults import late_faults, open_incident, remember
-from onward.core.fence import has_arrived
+from onward.core.fence import fence_by, has_arrived
 from onward.core.job import Decision, Facts, Job, Phase, current, nobody_came, vacant, vacant_s
 from onward.core.moving import nodes_to_leave
 from onward.core.phases import is_ready
@@ -55,6 +55,9 @@ def _form_is_late(job: Job, here: Facts, late: list[int]) -> tuple[FaultReport, 
 def _pause_is_late(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
     late = [r for r in job.ranks if not has_arrived(here.get(r), job.generation)]
+    if job.soft:  # one that hangs keeps all others from the end of their step: who it is shows at the fence
+        why = "the step has not ended in time, so it is interrupted"
+        return Decision(replace(job, soft=False, deadline=fence_by(job, now)), (why,))
     coming = [r for r in late if r not in here or here[r].stage in (Stage.STARTING, Stage.SETUP)]
     busy = [r for r in late if r not in coming and (here[r].progress.section or here[r].stage is Stage.AFTER)]
     if not late:

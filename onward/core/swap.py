@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from onward.core.facts import FaultReport, RankFacts, Scope
@@ -9,6 +10,7 @@ from onward.core.fence import called_softly, fence_by
 from onward.core.job import Decision, Facts, Job, Phase, current, node_of, renewed
 from onward.core.membership import Outlook
 from onward.core.switch import CONNECT_S, SETTLE_S, Switch, choose, group_of, hold_all, judge, settled
+from onward.core.words import ranks_named
 
 HOT_SWITCH = "hot-switch"
 
@@ -67,12 +69,13 @@ def swap_when_settled(job: Job, switch: Switch, here: Facts, outlook: Outlook, n
     wanted = _to_be_switched(job, switch)
     verdict = judge(switch, outlook, outlook.stand_ins, wanted, now)
     if verdict.word == "undo":
-        why = f"{verdict.why}; the switch is undone, and all go on as they were"
-        incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
-        return Decision(replace(_undone(job, switch), incident=incident), (why,))
+        return _undone_at_the_fence(job, switch, verdict.why)
     if verdict.word == "wait":
         return Decision(replace(job, deadline=switch.heard_by))
-    if settled(outlook.stand_ins, wanted, job.generation) or 0 < switch.settle_until <= now:
+    late, only = 0 < switch.settle_until <= now, _known_to_nobody_else(job, wanted, here, outlook)
+    if late and only:
+        return _undone_at_the_fence(job, switch, f"what only {ranks_named(only)} can know is kept nowhere else")
+    if late or (not only and settled(outlook.stand_ins, wanted, job.generation)):
         amid = any(f.scope is Scope.OUTSIDE for f in here.values()) and any(_is_past(here[r]) for r in wanted)
         if amid and not hold_all(outlook.stand_ins, wanted, job.generation):
             # One may lack the result of a collective between steps that only the rank to be replaced can tell.
@@ -83,6 +86,20 @@ def swap_when_settled(job: Job, switch: Switch, here: Facts, outlook: Outlook, n
         until = now + SETTLE_S + job.limits.steps_s
         return Decision(replace(job, switch=replace(switch, settle_until=until), deadline=until))
     return Decision(job)
+
+
+def _undone_at_the_fence(job: Job, switch: Switch, what: str) -> Decision:
+    why = f"{what}; the switch is undone, and all go on as they were"
+    incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
+    return Decision(replace(_undone(job, switch), incident=incident), (why,))
+
+
+def _known_to_nobody_else(job: Job, wanted: Mapping[int, int], here: Facts, outlook: Outlook) -> list[int]:
+    """Ranks to be replaced whose newest local state neither the stand-in nor an agent elsewhere has."""
+    step = max(f.step for f in here.values())
+    there = {r: f for r, f in outlook.stand_ins.items() if f.generation == job.generation and f.step >= 0}
+    newest = {r: max((s for s in here[r].local_steps if s <= step), default=-1) for r in wanted}
+    return [r for r, new in newest.items() if r not in there and outlook.kept.get(r, -1) < new]
 
 
 def _is_past(f: RankFacts) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.core.checkpoints import Grant, publishable
 from onward.core.conditions import Condition
-from onward.core.facts import FaultReport, RankFacts
+from onward.core.facts import FaultReport, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.job import OVER, Job, Phase, age, node_of
 from onward.core.membership import Member, Outlook, nobody_left
@@ -18,7 +18,7 @@ from onward.core.succession import overtaken, resumed
 from onward.manager.bulletin import Bulletin
 from onward.manager.lost import Lost
 from onward.manager.office import claim, outranked
-from onward.manager.orders import Draft, Mandate, draft, lost_ranks, orders
+from onward.manager.orders import Draft, Mandate, draft, kept_at, lost_ranks, orders
 from onward.manager.pace import Pace
 from onward.manager.record import job_of, record_of
 from onward.manager.roll import Roll
@@ -32,6 +32,7 @@ from onward.wire.messages import (
     FaultAnswer,
     FaultRequest,
     IncidentNote,
+    KeptAt,
     Note,
 )
 
@@ -58,6 +59,7 @@ class ManagerLogic:
         self._terms = [0]
         self._watch = Watch(settings.hang_floor_s, settings.hang_first_s)
         self._told_at: dict[str, float] = {}  # agent -> when it was last sent orders
+        self._told_kept: dict[str, dict[int, KeptAt]] = {}  # agent -> where it was told to fetch local state
         self._beat_at = 0.0
         self._grant: Grant | None = None
         self._savers: dict[int, int] = {}
@@ -141,7 +143,23 @@ class ManagerLogic:
         if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
             seat = self.settings.seat  # it hosts us, and is told who is here
             self._send_orders([me, seat] if first and seat != me and seat in self._roll.seen else [me], now)
+        self._tell_where_newer_is_kept(message, now)
         return news or back or first
+
+    def _tell_where_newer_is_kept(self, message: AgentFacts, now: float) -> None:
+        """Whoever takes a place fetches what others keep of its ranks: also what came there, or was lost here, since
+        it was told to."""
+        job = self.job
+        if job is None or job.phase is not Phase.PAUSING:
+            return
+        behind: set[str] = set()
+        for r in {*message.kept, *(f.rank for f in message.ranks)}:
+            f, home = self.facts.get(r), job.places[node_of(job, r)]
+            if f is not None and home is not None and f.stage is Stage.PARKED and f.incarnation == job.incarnations[r]:
+                at = kept_at(job, r, self._roll)
+                if at is not None and self._told_kept.get(home.id, {}).get(r) != at:
+                    behind.add(home.id)
+        self._send_orders(sorted(behind), now)
 
     def on_fault_request(self, agent: str, request: FaultRequest, now: float) -> None:
         """Somebody on `agent`'s node publishes, clears or lists faults."""
@@ -431,7 +449,9 @@ class ManagerLogic:
     def _send_orders(self, agents: list[str], now: float) -> None:
         for agent in agents:
             self._told_at[agent] = now
-            self.out.append((agent, orders(self._draft(), agent, self.facts, self._roll)))
+            told = orders(self._draft(), agent, self.facts, self._roll)
+            self._told_kept[agent] = told.kept_at
+            self.out.append((agent, told))
 
     def _draft(self) -> Draft:
         """Made up once for each version."""

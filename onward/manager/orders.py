@@ -15,7 +15,7 @@ from onward.core.policy import Policy
 from onward.core.switch import group_of
 from onward.manager.record import record_of
 from onward.manager.roll import Roll
-from onward.wire.messages import Form, Orders, RankOrder, Save, Want
+from onward.wire.messages import Form, KeptAt, Orders, RankOrder, Save, Want
 
 _FORMED = (Phase.FORMING, Phase.RUNNING, Phase.FINISHING, Phase.LEAVING, Phase.SUCCEEDED)
 _VERDICTS = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 143}
@@ -126,9 +126,9 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         save=_save(job, node, roll),
         publish=mandate.grant if mandate.grant is not None and mandate.grant.node == node else None,
         job=d.record if not d.holders or agent in d.holders else b"",
-        kept_at={r: at for r in ranks if (at := _kept_at(job, r, roll))},
+        kept_at={} if stands_in else {r: at for r in ranks if (at := kept_at(job, r, roll))},  # before a swap it grows
         ahead=ahead,
-        log_at={r: at for r in (ranks if stands_in else ahead) if (at := _home(job, r))},
+        log_at={r: home for r in (ranks if stands_in else ahead) if (home := _home(job, r))},
         store=d.store if job.phase in _FORMED or job.soft else "",
         master=f"{first.address}|{first.master_port}" if first is not None else "",
         managers=d.managers,
@@ -226,9 +226,10 @@ def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
 
 
 def _partner(job: Job, rank: int) -> str:
-    """Another node keeps a copy of the rank's local state where the loss of a node is to be survived."""
+    """Another node keeps a copy of the local state where the loss of a node is to be survived, or where it may be
+    switched: a stand-in that cannot follow needs it."""
     node, n = node_of(job, rank), len(job.places)
-    if Policy.RECOVER not in job.policies:
+    if Policy.RECOVER not in job.policies and not job.limits.hot_switch:
         return ""
     others = [job.places[(node + i) % n] for i in range(1, n)]
     return next((m.peer for m in others if m is not None), "")
@@ -239,8 +240,9 @@ def _own_error(job: Job, rank: int) -> str:
     return next((f.text for f in faults if f.rank == rank and f.kind == "exception" and not f.retryable), "")
 
 
-def _kept_at(job: Job, rank: int, roll: Roll) -> str:
-    """The agent that keeps the local state of a rank whose own node has none of it."""
-    if job.phase is not Phase.PAUSING and rank not in job.absent:
-        return ""
-    return "" if roll.holds(job, rank) else roll.keeps_newest(rank)
+def kept_at(job: Job, rank: int, roll: Roll) -> KeptAt | None:
+    """The agent that keeps the local state of a rank whose own node has none of it, or only what is older."""
+    if (job.phase is not Phase.PAUSING and rank not in job.absent) or roll.holds(job, rank):
+        return None
+    peer = roll.keeps_newest(rank)
+    return KeptAt(peer, roll.kept[rank]) if peer else None

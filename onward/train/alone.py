@@ -10,7 +10,7 @@ from onward.train.block import Blocks
 from onward.train.fence import Fence
 from onward.train.rank import Rank
 from onward.train.step import Step
-from onward.wire.messages import RankOrder
+from onward.wire.messages import Form, RankOrder
 
 log = get_logger("onward.train")
 REHEARSALS = 2  # DDP settles its bucket layout in the first backward pass and uses it from the second on
@@ -24,6 +24,7 @@ class Alone:
         self._fence = fence
         self._blocks = blocks
         self.rehearsed = False
+        self._owed = 0  # a step that it was given in a try that failed: the code before it is still to be run
 
     def rehearse(self, n: int, at: int = 0) -> Generator[Step, None, None]:
         """Run the block alone, so that what is built in the first steps (buckets, kernels, threads) is there.
@@ -58,10 +59,24 @@ class Alone:
         assert form is not None
         restarted = not rank.holds and not rank.spare
         begun = rank.checkpoints.begun(form.step) if restarted else rank.local.begun
-        if form.part not in ("receive", "load") or form.past or form.step < 1 or begun >= form.step:
+        if not is_shown(form, begun, self._owed):
             return self._fence.enter(order)
         rank.between.forget()
+        self._owed = form.step
         ghost = Step(self._blocks, form.step - 1, ghost=order)
         yield ghost
         rank.groups.alone = False
+        if ghost.committed:
+            self._owed = 0
         return ghost.committed
+
+
+def is_shown(form: Form, begun: int, owed: int) -> bool:
+    """Whether the block before the step of `form` is run for show: the code after it is still to be run.
+
+    `begun`: the last step that the rank had begun; `owed`: the one that it was given in a try that failed, if there was
+    one. Who was given it then has only to keep it now.
+    """
+    if form.past or form.step < 1 or begun >= form.step:
+        return False
+    return form.part in ("receive", "load") or (form.part == "keep" and owed == form.step)

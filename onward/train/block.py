@@ -175,16 +175,21 @@ class Blocks:
 
     # ------------------------------------------------------------------------------------- ghosts (see `alone`)
 
-    def begin_ghost(self) -> None:
+    def begin_ghost(self, order: RankOrder) -> None:
         self._rank.in_ghost = True
+        assert order.form is not None
         if self._tx.clean and self._tx.step in self._local.steps():
             self._tx.keep()  # a rank that fell behind shows the step as it was, its own loss included
+        if order.form.part == "keep":
+            self._tx.set_aside()
         self._groups.alone = True
         self._rank.scope = Scope.STEP
 
     def end_ghost(self, order: RankOrder) -> bool:
         self._groups.alone = False
         self._rank.stay_in_loop()
+        if order.form is not None and order.form.part == "keep":
+            self._tx.take_back(order.form.step)
         entered = self._fence.enter(order)
         if entered:
             self._rank.leave_step()

@@ -104,6 +104,8 @@ class Fence:
                 done = form.part == "receive" and past and not form.through
                 rank.between.level(order.generation, done)
             rank.protected.buckets.arrive(form.step)
+            if form.past:  # nor is it to be run by whoever takes this process's place
+                rank.local.begun = max(rank.local.begun, form.step)
         except (RuntimeError, StateError, WireError, OSError, TimeoutError, Interrupted) as e:
             self._groups.generation.abort(str(e))
             if form.part == "load" and isinstance(e, StateError) and not interrupted():

@@ -193,4 +193,5 @@ class Following:
         if digest_of(self._protected) != ended.digest or self._protected.check_small(at_begin=False) != ended.small:
             raise StateError(f"the state of step {ended.step} is not that of the rank that was followed")
         self._tx.go_light(ended.light)
+        self._local.begun = max(self._local.begun, ended.step)  # what comes after its last block has been run, there
         self.between = ended.between

@@ -43,7 +43,7 @@ class Step:
         if self._following is not None:
             self._following.enter()
         elif self._ghost is not None:
-            self._blocks.begin_ghost()
+            self._blocks.begin_ghost(self._ghost)
         elif not self._rehearsal:
             self._blocks.begin(self)
         return self

@@ -309,6 +309,11 @@ class Transaction:
             self._rewind(self.step)
         self.be_careful()
 
+    def set_aside(self) -> None:
+        """A block is about to be run for show, on a state that counts; `take_back` puts that in its place again."""
+        self._protected.begin()
+        self._protected.save_undo()
+
     def take_back(self, step: int) -> None:
         self._protected.undo()
         self._rewind(step)

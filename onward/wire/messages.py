@@ -89,6 +89,13 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
     adopted: list[int] = []  # ranks of a lost node, whose local state is kept here
 
 
+class KeptAt(msgspec.Struct, frozen=True):
+    """Where local state of a rank is kept, and how new that is."""
+
+    peer: str
+    step: int
+
+
 class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All that the manager wants of one agent."""
 
@@ -114,7 +121,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     publish: Grant | None = None
     job: bytes = b""  # the generation record: what must outlive the manager
     store: str = ""  # the agent that keeps the store of this generation
-    kept_at: dict[int, str] = {}  # rank -> the agent that has newer local state of it than its own node
+    kept_at: dict[int, KeptAt] = {}  # rank -> who has newer local state of it than its own node
     ahead: list[int] = []  # to an agent that stands by: ranks to have spares for
     log_at: dict[int, str] = {}  # rank of a spare or stand-in -> the agent that has the log of its set-up
     master: str = ""  # node 0, for scripts that bring their own store, ADDRESS|PORT

@@ -20,6 +20,7 @@ from onward.wire.messages import (
     Hello,
     Injected,
     Injection,
+    KeptAt,
     Orders,
     RankOrder,
     Recorded,
@@ -314,10 +315,13 @@ def test_a_stand_in_that_was_on_its_way_gets_what_another_node_kept() -> None:
     number = next(e.process for e in started if isinstance(e, StartProcess) and e.rank == 0)
     a.on_rank(number, Hello(process=number, pid=1))
     said = orders("pause", version=4, generation=2, incarnations=(2, 2), phase="Pausing")
-    assert not [e for e in a.on_orders(msgspec.structs.replace(said, kept_at={0: "there|1"})) if type(e) is FetchLocal]
+    said = msgspec.structs.replace(said, kept_at={0: KeptAt("there|1", 3)})
+    assert not [e for e in a.on_orders(said) if type(e) is FetchLocal]
     parked = Report(stage=Stage.PARKED.value, generation=0, step=-1, clean=False, undo=False, scope="setup")
     assert FetchLocal(number, "there|1") in a.on_rank(number, parked), "now it has a place to put it"
     assert FetchLocal(number, "there|1") not in a.on_rank(number, parked), "once"
+    newer = msgspec.structs.replace(said, kept_at={0: KeptAt("there|1", 4)})
+    assert FetchLocal(number, "there|1") in a.on_orders(newer), "and again where more has come there since"
 
 
 def standing_by(ahead: list[int], version: int = 1) -> Orders:
@@ -372,7 +376,7 @@ def test_given_a_place_its_spares_take_over_and_the_others_end() -> None:
     ranks = [RankOrder(rank=r, incarnation=2, generation=2, want="pause") for r in (2, 3)]
     effects = a.on_orders(
         msgspec.structs.replace(standing_by([], 2), generation=2, ranks=ranks, node=1, phase="Pausing",
-                                kept_at={2: "there|1", 3: "there|1"})
+                                kept_at={2: KeptAt("there|1", 3), 3: KeptAt("there|1", 3)})
     )  # fmt: skip
     assert started(effects) == [], "nothing has to be started"
     assert a.current == {2: at[2], 3: at[3]}

@@ -11,7 +11,18 @@ from onward.core.job import Job, Limits, Phase, new_job
 from onward.core.membership import Member, Outlook
 from onward.core.policy import parse_policies
 from onward.core.recovery import advance
-from onward.core.switch import CONNECT_S, FOLLOW_S, MOST_TRIES, Switch, choose, group_of, hold_all, judge, settled
+from onward.core.switch import (
+    CONNECT_S,
+    FOLLOW_S,
+    MOST_TRIES,
+    SETTLE_S,
+    Switch,
+    choose,
+    group_of,
+    hold_all,
+    judge,
+    settled,
+)
 
 A, B, C = (Member(id=name) for name in "abc")
 PLACES = (A, B)
@@ -177,6 +188,43 @@ def test_who_hears_of_the_swap_by_a_closed_connection_reports_no_fault() -> None
     assert it.go().places[1] == C
     assert it.job.incident is not None
     assert it.job.incident.policy == "hot-switch"
+
+
+def test_one_that_hangs_in_the_last_step_is_told_from_those_who_wait_for_it() -> None:
+    it = Driven().pausing()
+    assert it.job.soft, "all are to come at the end of their step"
+    assert it.job.deadline is not None
+    it.go(it.job.deadline - it.now)
+    assert not it.job.soft, "nobody has come, so the step is interrupted"
+    assert it.job.incarnations == (1, 1)
+    it.at_fence(0)
+    assert it.job.deadline is not None
+    it.go(it.job.deadline - it.now)
+    assert it.job.incarnations == (1, 2), "who does not come to the fence now hangs"
+
+
+def cannot_follow() -> Driven:
+    it = Driven().pausing()
+    it.at_fence(0, 1)
+    it.stand_in = replace(PARKED, follows="no")
+    assert it.go().switch is not None, "what the old rank knows is not known to be kept elsewhere yet"
+    return it
+
+
+def test_nobody_is_released_who_alone_knows_something() -> None:
+    it = cannot_follow()
+    it.go(SETTLE_S)
+    assert (it.job.switch, it.job.places) == (None, PLACES), "the switch is undone"
+    assert "what only rank 1 can know is kept nowhere else" in it.why[-2]
+    assert it.job.phase is Phase.FORMING, "and all go on"
+
+
+def test_one_that_cannot_follow_takes_over_when_what_it_needs_is_kept() -> None:
+    it = cannot_follow()
+    it.kept = {1: 4}
+    assert it.go(0.1).places == PLACES, "that is of the step before"
+    it.kept = {1: 5}
+    assert it.go(0.1).places[1] == C
 
 
 def test_a_death_in_the_middle_of_a_swap_is_a_fault() -> None:

@@ -2,6 +2,7 @@
 running statistics, two optimizers, a DataLoader, settings that change, collectives between steps and in the set-up."""
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -30,6 +31,11 @@ told = [4711 if run.rank == 0 else None]
 dist.broadcast_object_list(told, src=0)  # only who was there knows it, or is told
 torch.manual_seed(told[0] + run.rank)
 random.seed(run.rank)
+torch.set_num_threads(1)  # sums depend on it, and it is not the same by itself with one process on a node and with two
+with contextlib.suppress(ImportError):  # the positions of a DataLoader hold numpy's stream, too
+    import numpy
+
+    numpy.random.seed(run.rank)
 layers = [nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 8)]
 model = DDP(nn.Sequential(*layers), forward_sync_buffers=False)
 first = torch.optim.AdamW(model.module[0].parameters(), lr=1e-3)

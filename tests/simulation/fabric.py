@@ -96,7 +96,7 @@ class Fabric:
             total = (total + value) & MASK if self.world.scenario.elastic else mix(total, value)
         for op in ops:
             op.complete, op.result = True, total
-            w.after(w.lag(0.005), self.finish, op, True)
+            w.after(w.lag(w.scenario.result_s), self.finish, op, True)
 
     def _healed_at(self, meeting: Meeting) -> float:
         """When all of them can talk to each other."""

@@ -157,6 +157,8 @@ class Fence:
                 past = p.tx.begun >= form.step or form.past
                 done = form.part == "receive" and past and not form.through
                 yield from p.between.level(order.generation, done)
+            if form.past:
+                p.tx.begun = max(p.tx.begun, form.step)
         except (NotJoined, Interrupted) as e:
             p.world.fabric.abort(p.membership)
             if not p.newer_than(order.generation):

@@ -183,6 +183,7 @@ class Following:
         self.follows = ""
         self._step = self._shared = self._local = 0
         self._ended: Ended | None = None
+        self._source: RankProcess | None = None
 
     def concerns(self, order: RankOrder) -> bool:
         return (bool(order.follow) and order.follow != self._tried) or self._outlived(order)
@@ -238,6 +239,7 @@ class Following:
             raise Astray("it cannot be reached")
         stream = other.feed.ask(p)
         p.world.fabric.streams.append(stream)
+        self._source = other
         return stream
 
     def _block(self, stream: Stream) -> Thread:
@@ -295,7 +297,10 @@ class Following:
             raise Astray("it has nothing to hand over")
         if (ended.step, ended.shared) != (self._step, self._shared):
             raise Astray(f"it stands at step {ended.step}, and this process at {self._step}")
-        self._p.stand_at(ended.step, ended.shared, ended.local, ended.light, ended.between)
+        p = self._p
+        p.stand_at(ended.step, ended.shared, ended.local, ended.light, ended.between)
+        if self._source is not None:
+            p.world.promises.on_followed(p, self._source, ended.generation)
         return ended.generation
 
 

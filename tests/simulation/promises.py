@@ -160,10 +160,13 @@ class Promises:
         """Somebody else has its rank now: what it still sends is refused."""
         return p.membership.generation < self._formed
 
-    def on_followed(self, p: RankProcess) -> None:
-        """`p` says that it holds what the rank held that it has followed."""
+    def on_followed(self, p: RankProcess, source: RankProcess, generation: int) -> None:
+        """`p` says that it holds what the rank held that it has followed, and which still stands at the fence."""
         self._touched.append(p)
         self._check_state(p, "having followed")
+        ahead = [slot for slot in source.tx.slots if slot[0] > p.tx.step]
+        if source.membership.generation < generation and not set(ahead) <= set(p.tx.slots):
+            self._broken(2, f"{p} has not the local state of step {p.tx.step + 1}, which {source} had published")
         self.followed += 1
 
     def on_not_joined(self, p: RankProcess, group: str) -> None:

@@ -341,9 +341,9 @@ class RankProcess:
             self.tx.slots[slot[0] % 2] = slot
         self.tx.received(shared, step)
         self.tx.go_light(light)
+        self.tx.begun = max(self.tx.begun, step)
         self.received = step
         self.between.take(step, between)
-        self.world.promises.on_followed(self)
 
 
 def _place(order: RankOrder) -> tuple[int, int]:

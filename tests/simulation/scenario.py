@@ -78,6 +78,7 @@ class Scenario:
     forward_s: float = 0.01
     setup_s: float = 0.05
     transfer_s: float = 0.01
+    result_s: float = 0.005  # for the result of a collective to reach a rank
     loss: float = 0.0
     duplicates: float = 0.0
     reorder: bool = False
@@ -215,6 +216,18 @@ def draw_switch(rng: Random) -> Scenario:
     sick = rng.randrange(nodes)
     s.faults = [Fault("sub-health", node=sick, at=rng.uniform(0.3, 0.8))]
     s.faults += [_fault_in_switch(rng, s, sick) for _ in range(rng.choice((0, 0, 1, 1, 1, 2)))]
+    return s
+
+
+def draw_swap(rng: Random) -> Scenario:
+    """The same, with results that come late, so that some ranks have the end of a step behind them and others have not
+    when all are called to the swap; and whoever follows loses sight of its rank just then."""
+    s = draw_switch(rng)
+    s.result_s, s.eval_every = rng.choice((0.02, 0.03)), rng.choice((s.eval_every, 1))
+    local = s.world_size // s.nodes
+    rank, delay = s.faults[0].node * local + rng.randrange(local), rng.choice((0.0, 0.02, 0.04, 0.06))
+    if rng.random() < 0.7:
+        s.faults.append(Fault("drop-feed", rank, phase="Pausing", delay_s=delay))
     return s
 
 

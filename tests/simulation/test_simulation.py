@@ -14,6 +14,8 @@ from random import Random
 
 import pytest
 
+from onward.core.policy import Policy
+
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
 from .mutants import ELASTIC_MUTANTS, MOVE_MUTANTS, MUTANTS, SWITCH_MUTANTS, Mutant, planted
@@ -30,6 +32,7 @@ from .scenario import (
     draw,
     draw_elastic,
     draw_move,
+    draw_swap,
     draw_switch,
 )
 from .tell import ENDS, LAST_LINES, explain
@@ -120,19 +123,26 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
 
 
 def switched(seed: int, trace: bool = False) -> World:
-    return World(seed, trace=trace, scenario=draw_switch(Random(seed)))
+    draw_one = draw_swap if seed % 4 == 3 else draw_switch
+    return World(seed, trace=trace, scenario=draw_one(Random(seed)))
 
 
 _MORE_SWITCHES = pytest.param(range(24, 600), marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
 
 
-# A node dies in the middle of a switch, and what its partner had kept of its ranks was not there in time, or was old.
-_FOUND = (343, 607, 736, 754, 984)
+_FOUND = {
+    "what a partner had kept was not there in time when a node died, or was old": (343, 607, 736, 754, 984),
+    "the stand-in stopped following in the last step, and had fetched too early what was kept": (266, 669, 911, 1170),
+    "it lost what it had followed to, and was not told where to fetch it": (1421,),
+    "one hung before anybody had come to the end of the step, and all were taken for hung": (1468,),
+    "code that had been run before the swap was run again": (2640, 2729),
+}
 
 
-@pytest.mark.parametrize("seed", _FOUND)
-def test_what_a_switch_had_lost(seed: int) -> None:
-    assert not switched(seed).run().broken
+@pytest.mark.parametrize("story", _FOUND)
+def test_what_a_switch_had_lost(story: str) -> None:
+    for seed in _FOUND[story]:
+        assert not World(seed, scenario=draw_switch(Random(seed))).run().broken, seed
 
 
 @pytest.mark.parametrize("switches", [range(24), _MORE_SWITCHES], ids=str)
@@ -156,6 +166,20 @@ def test_promises_hold_while_a_node_is_switched(switches: range) -> None:
     if len(switches) > 100:
         assert {"stop", "cut", "kill-node", "raise-communication"} <= set(kinds)
         assert set(SWITCHING) <= set(points)
+
+
+def test_a_switch_costs_no_step_whatever_the_policies() -> None:
+    """A stand-in that loses sight of its rank needs what that rank alone knew, also where no lost node is replaced."""
+    moved = 0
+    for seed in range(20):
+        scenario = draw_swap(Random(seed))
+        scenario.policies = (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.EXIT)
+        scenario.faults = [f for f in scenario.faults if f.kind in ("sub-health", "drop-feed")]
+        world = World(seed, scenario=scenario)
+        assert not world.run().broken, seed
+        assert world.attempts == 0, seed
+        moved += world.job is not None and world.job.moved > 0
+    assert moved > 10
 
 
 def given_up(seed: int, trace: bool = False) -> World:

@@ -283,6 +283,12 @@ class World:
             case "cut":
                 self._count_fault(fault, f"{fault.links} of agent {fault.node}, {fault.other} for {fault.for_s} s")
                 self._cut(fault)
+            case "drop-feed":
+                streams = [x for x in self.fabric.streams if x.open and x.source.rank == fault.rank]
+                if streams:
+                    self._count_fault(fault, f"between rank {fault.rank} and who follows it")
+                for stream in streams:
+                    stream.cut()
             case "kill-spare":
                 spare = self._spare_of(fault.rank)
                 if spare is not None:

@@ -6,6 +6,7 @@ Both ends are the real ones, over a real connection; only the training between t
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +19,17 @@ from waiting import until  # noqa: E402
 from onward.errors import Unwind  # noqa: E402
 from onward.train.buckets import Buckets  # noqa: E402
 from onward.train.feed import Ended, Feed, check_of, digest_of  # noqa: E402
+from onward.train.follow import Following  # noqa: E402
 from onward.train.groups import Groups  # noqa: E402
 from onward.train.local import LocalState  # noqa: E402
 from onward.train.partner import Partner  # noqa: E402
 from onward.train.protected import Protected  # noqa: E402
 from onward.train.shadow import Astray, Shadow  # noqa: E402
+from onward.train.transaction import Transaction  # noqa: E402
 from onward.train.waits import Waits  # noqa: E402
 from onward.wire.identity import Identity  # noqa: E402
+from onward.wire.messages import RankOrder  # noqa: E402
+from onward.wire.page import Page, create  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(60)]
 TOKEN = b"t" * 16
@@ -107,6 +112,34 @@ def test_state_results_and_the_end_arrive_as_they_were(pair: Pair) -> None:
     assert (done and (done.step, done.newest)) == (5, 5)
     assert pair.shadow.begin(6) is None
     assert pair.shadow.ended == Ended(step=6, generation=9)
+
+
+def test_who_takes_over_has_run_what_its_rank_had_run(pair: Pair, tmp_path: Path) -> None:
+    """Else whoever takes its place in turn would run the code after that block once more, and alone."""
+    there, here = pair.there, pair.here
+    create(str(tmp_path / "page"))
+    groups = Groups(None, "", 1.0)
+    tx = Transaction(here.protected, here.local, groups, Page(str(tmp_path / "page")))
+    following = Following(here.protected, here.local, tx, groups)
+    assert here.local.begun < 5
+
+    def tell() -> None:
+        until(lambda: pair.feed.wanted, "somebody wants to follow")
+        pair.feed.begin(5, there.protected, there.local, 0)
+        small = there.protected.check_small(at_begin=False)
+        local = [there.local.slot(5).content()]
+        pair.feed.end(
+            Ended(step=5, generation=2, past=True, digest=digest_of(there.protected), small=small, local=local)
+        )
+
+    telling = threading.Thread(target=tell)
+    telling.start()
+    order = RankOrder(rank=3, incarnation=2, generation=1, want="pause", follow=pair.feed.address)
+    assert following.begin(order, Identity(TOKEN), 3, lambda: False)
+    telling.join(30.0)
+    assert following.next_step() is None, "the other stands at the fence"
+    assert following.end() == 2
+    assert here.local.begun == 5
 
 
 def test_a_block_that_is_given_up_there_is_left_here(pair: Pair) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from onward.train.alone import is_shown
 from onward.train.buckets import Buckets
 from onward.train.groups import Groups
 from onward.train.local import LocalState
@@ -14,6 +15,7 @@ from onward.train.protected import Protected
 from onward.train.transaction import Transaction
 from onward.train.waits import Waits
 from onward.wire.identity import Identity
+from onward.wire.messages import Form
 from onward.wire.page import Page, create
 
 pytestmark = pytest.mark.torch
@@ -259,3 +261,34 @@ def test_buffers_are_put_back_with_their_size_and_those_that_did_not_exist_are_g
     rank.tx.moved_to(rank.tx.step)
     assert fresh.bank.tolist() == [3.0], "as a replacement has it, which has never used it"
     assert fresh.average == 3.0
+
+
+def test_a_block_run_for_show_on_a_state_that_counts_leaves_it_as_it_was(rank: Rank) -> None:
+    for _ in range(2):
+        rank.tx.settled(rank.step())
+    weight, drawn = rank.model.weight.detach().clone(), torch.get_rng_state()
+    rank.tx.set_aside()
+    rank.model(torch.randn(4, 2)).sum().backward()
+    rank.optimizer.step()
+    assert not torch.equal(rank.model.weight, weight)
+    rank.tx.take_back(2)
+    assert torch.equal(rank.model.weight, weight)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert rank.model.weight.grad is None
+    assert rank.tx.standing() == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    ("part", "begun", "owed", "shown"),
+    [
+        ("receive", 4, 0, True),
+        ("load", 4, 0, True),
+        ("receive", 5, 0, False),  # it has been past it
+        ("keep", 4, 0, False),
+        ("keep", 4, 5, True),  # it was given that in a try that failed
+        ("keep", 4, 6, False),  # all go on from before what it was to be given
+    ],
+)
+def test_what_comes_before_a_step_that_was_given_is_shown_once(part: str, begun: int, owed: int, shown: bool) -> None:
+    assert is_shown(Form(world_size=2, step=5, part=part), begun, owed) is shown  # type: ignore[arg-type]
+    assert not is_shown(Form(world_size=2, step=5, part=part, past=True), begun, owed)  # type: ignore[arg-type]
