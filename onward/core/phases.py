@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from onward.core.agreement import Agreement, NoAgreement, Part, agree
 from onward.core.checkpoints import choose_start
-from onward.core.elastic import beginning_anew, grow, shrink, shrinks_at_once
+from onward.core.elastic import beginning_anew, grow, shrink, shrinks_at_once, start_short
 from onward.core.ends import close, restart
 from onward.core.facts import THROUGH, RankFacts, Scope, Stage
 from onward.core.faults import has_ended
 from onward.core.fence import copy_of, has_arrived
 from onward.core.job import (
+    NEEDS_BATCHES,
     Decision,
     Facts,
     Job,
@@ -23,7 +24,6 @@ from onward.core.job import (
     node_of,
     vacancy,
     vacant,
-    vacant_s,
 )
 from onward.core.membership import Electorate, Outlook, council
 from onward.core.saving import climb
@@ -38,12 +38,13 @@ def while_starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Deci
         deadline = now + job.limits.form_s
         new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=deadline, library=True)
         new = replace(new, waiting="", voters=_with_newcomers(job, outlook))
-        return Decision(new, (f"{all_ranks(job.world_size)} came; forming generation {gen}",))
+        here = all_ranks(len(job.ranks)) if not job.absent else f"{len(job.ranks)} of {job.world_size} ranks"
+        return Decision(new, (f"{here} came; forming generation {gen}",))
     if job.incident is not None and not job.library and all_are(job, facts, lambda f: f.alive and f.pid > 0):
         incident = job.incident.decided(job.incident.policy, "the script runs from its beginning")
         return close(replace(job, incident=incident), now)  # of a plain script no more can be known
     if job.deadline is None and vacant(job):
-        return Decision(replace(job, deadline=now + vacant_s(job)))
+        return start_short(job, now)
     if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
         return Decision(replace(job, deadline=now + job.limits.start_s))
     return Decision(job)
@@ -66,7 +67,7 @@ def while_running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
             return Decision(job)
         return grow(job, facts, now) if job.absent else look_for_switch(job, facts, outlook, now)
     if any(f.resumed and f.generation == job.generation for f in here.values()):
-        return Decision(replace(job, begun=True))  # decided by a manager whose word is lost
+        return Decision(replace(job, begun=True, rigid=_why_rigid(here)))  # decided by a manager whose word is lost
     ready = all_are(job, facts, lambda f: f.stage is Stage.READY and f.generation == job.generation)
     return _begin(job, facts, now) if ready else Decision(job)
 
@@ -78,6 +79,9 @@ def _is_through(f: RankFacts) -> bool:
 def _begin(job: Job, facts: Facts, now: float) -> Decision:
     """Every rank stands before its first step: begin, or load what all of them can load."""
     here = current(job, facts)
+    job = replace(job, rigid=_why_rigid(here))
+    if job.absent and job.rigid:
+        return restart(job, now, f"{len(here)} of {job.world_size} ranks cannot begin: {job.rigid}")
     step, why = choose_start({r: f.loadable for r, f in here.items()}, {r: f.partly for r, f in here.items()})
     incident = job.incident.decided(job.incident.policy, why) if job.incident else None
     if step < 0:
@@ -94,6 +98,10 @@ def _begin(job: Job, facts: Facts, now: float) -> Decision:
         incident=incident,
     )
     return Decision(replace(new, deadline=now + forming_s(new)), (why,))
+
+
+def _why_rigid(here: Facts) -> str:
+    return "" if all(f.elastic for f in here.values()) else NEEDS_BATCHES
 
 
 def _is_behind(f: RankFacts, outlook: Outlook) -> bool:

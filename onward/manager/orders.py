@@ -103,7 +103,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
     local = job.world_size // max(1, len(job.places))
     ranks = range(node * local, (node + 1) * local) if node >= 0 else range(0)
     ahead = [r for i in mandate.ahead.get(agent, ()) for r in range(i * local, (i + 1) * local)] if node < 0 else []
-    first = job.places[0]
+    first = next((m for m in job.places if m is not None), None)
     return Orders(
         term=job.term,
         seat=mandate.seat,
@@ -201,15 +201,15 @@ def _rank_order(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> RankOrde
 def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
     """How a rank comes into the group of this generation, and to its state."""
     job, a = d.job, d.job.agreement
-    partner = _partner(job, rank)
+    partner, members = _partner(job, rank), list(job.ranks) if job.absent else []
     if a is None:
-        return Form(world_size=job.world_size, begin=job.begun, partner=partner)
+        return Form(world_size=job.world_size, members=members, begin=job.begun, partner=partner)
     part = a.parts[rank]
     fresh = rank in job.joining and part is Part.RECEIVE
     giver = facts.get(d.givers[rank]) if part is Part.RECEIVE else None
     return Form(
         world_size=job.world_size,
-        members=list(job.ranks) if job.absent else [],
+        members=members,
         fresh=fresh,
         past=(fresh and not job.between) or any(r == rank and begun >= a.step for r, begun in job.past),
         step=a.step,

@@ -54,12 +54,12 @@ class Copies:
         kept = agent.logic.keeper.of(rank, job.attempt)
         return [int(data.split()[0]) for data in kept.slots.values()]
 
-    def saved(self, world_size: int) -> int:
+    def saved(self, job: Job) -> int:
         """The newest step that every rank could load now."""
-        found = [self.world.agent_of(r) for r in range(world_size)]
-        agents = [a for a in found if a is not None and a.running]
-        if len(agents) < world_size:
+        found = {r: self.world.agent_of(r) for r in job.ranks}
+        agents = {r: a for r, a in found.items() if a is not None and a.running}
+        if len(agents) < len(found):
             return -1
-        whole = {s for r, a in enumerate(agents) for s in a.loadable(r)}
-        each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in enumerate(agents)]
+        whole = {s for r, a in agents.items() for s in a.loadable(r)}
+        each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in agents.items()]
         return max(set.intersection(whole, *each), default=-1)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from onward.agent.effects import StartProcess
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant
+from onward.core.ends import NOT_MADE_FOR_FEWER
 from onward.core.facts import Scope, Stage
 from onward.core.faults import IDENTICAL_LIMIT
-from onward.core.job import OVER, Job, Phase
+from onward.core.job import OVER, UNKNOWN, Job, Phase
 from onward.core.membership import Outlook, index_of, vote
 from onward.core.policy import Policy
 from onward.wire.messages import Form, Orders, StoreRequest
@@ -62,6 +63,7 @@ class Promises:
         self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
         self._kept = -1  # step that was saved when everybody was last started again
         self.followed = 0  # claims to hold the state of another
+        self.short = 0  # how often everybody started again but for some that were absent
         self.shrunk = self.grown = 0  # how often a job went on with fewer ranks, and with more
         self._good_ends: dict[int, dict[int, int]] = {}  # attempt -> the step after which a rank's script has ended
 
@@ -337,7 +339,8 @@ class Promises:
         if job.phase is Phase.FAILED and old.phase is not Phase.FAILED:
             self._check_failure(job)
         if job.attempt > old.attempt:
-            self._check_restart(old)
+            self.short += bool(job.absent)
+            self._check_restart(old, job)
         if job.agreement is not None and Part.LOAD in job.agreement.parts.values() and not old.begun:
             self._check_load(job)
 
@@ -355,7 +358,7 @@ class Promises:
             if p.committed > job.agreement.step and not p.tx.was_damaged:
                 self._broken(2, f"{p} committed {p.committed} steps, the job goes on at {job.agreement.step}")
 
-    def _check_restart(self, old: Job) -> None:
+    def _check_restart(self, old: Job, job: Job) -> None:
         """Everybody starts again: only right when nothing could be kept, or nothing is allowed to be."""
         if not self._attempt_committed.get(old.attempt, 0):
             return
@@ -381,7 +384,7 @@ class Promises:
         if (re.search("no node took the place|still only", why) and not enough) or self._cut_lately():
             return
         left = self._copies.complete(old)
-        if left >= 0 and left <= self._copies.saved(old.world_size):
+        if left >= 0 and left <= self._copies.saved(job):
             self._kept = left
             return
         if old.phase is Phase.SAVING and (self.world.scenario.disk_full or self._slow()):
@@ -425,9 +428,16 @@ class Promises:
             return
         if ("NoQuorum" in job.reason and self._may_lack_quorum()) or self._cut_lately():
             return
-        if "no node took the place" in job.reason and any(f.kind in NODES for f in fired):
+        if "no node took the place" in job.reason and any(f.kind in NODES for f in fired) and self._are_too_few(job):
             return
         self._broken(3, f"the job failed although it need not have: {job.reason}")
+
+    def _are_too_few(self, job: Job) -> bool:
+        """For a start without those who are missing; or the script has not shown that it can."""
+        enough = len(job.places) - job.places.count(None) >= self.world.scenario.min_nodes
+        if Policy.ELASTIC not in job.policies or not enough or UNKNOWN in job.reason:
+            return True
+        return NOT_MADE_FOR_FEWER in job.reason and self._rank_faults() >= IDENTICAL_LIMIT
 
     def _may_lack_quorum(self) -> bool:
         """Where nobody can tell the dead from the silent, half of the nodes are not enough."""
