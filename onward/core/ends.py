@@ -21,7 +21,8 @@ def root_cause(job: Job) -> FaultReport | None:
 
 def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> Decision:
     """The last rung: every rank starts again, within the budget, and loads the newest copy there is."""
-    assert job.incident is not None
+    incident = job.incident
+    assert incident is not None
     verdict, short = why_not_again(job), bool(job.absent) and not job.begun
     tries = job.short_starts + 1 if short else 0
     if short and (job.rigid or tries == IDENTICAL_LIMIT or verdict) and not (verdict and verdict[2]):
@@ -54,9 +55,9 @@ def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> 
         agreement=None,
         deadline=None,
         waiting="",
-        incident=job.incident.decided(policy, text).marked("pause", now),
+        incident=incident.decided(policy, text).marked("pause", now),
         retries_at=(-1, 0),
-        progress_step=max(job.progress_step, job.incident.step),
+        progress_step=max(job.progress_step, incident.step),
     )
     return Decision(replace(new, waiting=vacancy(new)), (text,))
 
