@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from onward.core.agreement import Part
@@ -128,7 +128,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         job=d.record if not d.holders or agent in d.holders else b"",
         kept_at={r: at for r in ranks if (at := _kept_at(job, r, roll))},
         ahead=ahead,
-        log_at={r: at for r in (ranks if stands_in else ahead) if (at := _home(job, r))},
+        log_at={r: at for r in (ranks if stands_in else ahead) if (at := _home(job, r))} | _told_by(job, ranks),
         store=d.store if job.phase in _FORMED or job.soft else "",
         master=f"{first.address}|{first.master_port}" if first is not None else "",
         managers=d.managers,
@@ -147,6 +147,13 @@ def _home(job: Job, rank: int) -> str:
     """The agent of the node that has the rank now: it knows what the script exchanged in its set-up."""
     m = job.places[node_of(job, rank)]
     return m.peer if m is not None else ""
+
+
+def _told_by(job: Job, ranks: Collection[int]) -> dict[int, str]:
+    """Of absent ranks nobody may know what they exchanged in their set-up, if they were there: what another one did."""
+    absent = [r for r in ranks if r in job.absent]
+    there = next((at for r in job.ranks if (at := _home(job, r))), "") if absent else ""
+    return dict.fromkeys(absent, there) if there else {}
 
 
 def _save(job: Job, node: int, roll: Roll) -> Save | None:

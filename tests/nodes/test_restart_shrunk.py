@@ -12,12 +12,13 @@ from waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 LADDER = ["--recover-strategy", "recover-in-place,elastic-training,dump"]  # nobody is waited for
+WAITS = ["--recover-strategy", "recover-in-place,recover,elastic-training,dump", "--wait-reschedule-timeout", "1"]
 AT_ONCE = "kind=drop-connections,rank={rank},step={step}"  # without `retry` this is not cured in place
 
 
 def start(nodes: Nodes, least: int, size: int, saved: Path, steps: int, ladder: list[str], *kinds: str) -> list[Node]:
     nodes.flags[nodes.flags.index("--nnodes") + 1] = f"{least}:{size}"
-    script = [SCRIPT, "--steps", str(steps), "--dir", str(saved), "--digest", nodes.digest]
+    script = [SCRIPT, "--steps", str(steps), "--dir", str(saved), "--digest", nodes.digest, "--exchange"]
     faults = [f for kind in kinds for f in ("--chaos", kind)]
     return [nodes.start(f"n{i}", "--node-rank", str(i), *ladder, *faults, script=script) for i in range(size)]
 
@@ -37,7 +38,7 @@ def short_start(nodes: Nodes, tmp: Path, lost: int, *more: str, ladder: list[str
     stay = [n for n in started if n is not started[lost]]
     assert started[lost].wait() == -signal.SIGKILL
     until(lambda: any("restarting the 3 ranks that are here" in n.events for n in stay), "they start again")
-    script = [SCRIPT, "--steps", str(steps), "--dir", str(saved), "--digest", nodes.digest]
+    script = [SCRIPT, "--steps", str(steps), "--dir", str(saved), "--digest", nodes.digest, "--exchange"]
     back = nodes.start("back", "--standby", *ladder, script=script)
     for node in [*stay, back]:
         assert node.wait() == 0, node.said[-4000:]
@@ -54,3 +55,53 @@ def short_start(nodes: Nodes, tmp: Path, lost: int, *more: str, ladder: list[str
 def test_a_dump_while_a_node_is_missing_goes_on_with_the_others(make_nodes, tmp_path: Path) -> None:
     stay = short_start(make_nodes(nodes=4, nproc=1), tmp_path, 3)
     assert [len(node.pids(rank)) for rank, node in enumerate(stay)] == [2, 2, 2]
+    first, again = told(tmp_path, "n1", 1)
+    assert told(tmp_path, "back", 3) == [again.replace("told 1 ", "told 3 ")], "it is told what the others were"
+    assert first.startswith("told 1 4 4 ")
+    assert again.startswith("told 1 4 4 "), "all four are counted in the set-up"
+
+
+def told(tmp: Path, node: str, rank: int) -> list[str]:
+    """What the rank had from the others in its set-up, in each start."""
+    logs = sorted((tmp / f"logs-{node}").glob(f"*/rank{rank}.*.stdout.log"))
+    lines = [line for log in logs for line in log.read_text().splitlines()]
+    return list(dict.fromkeys(line for line in lines if line.startswith("told")))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lost", [0, 1])
+def test_any_node_may_be_missing(make_nodes, tmp_path: Path, lost: int) -> None:
+    """Also the one of rank 0, of the store and of the manager."""
+    short_start(make_nodes(nodes=4, nproc=1), tmp_path, lost)
+
+
+@pytest.mark.nightly
+def test_a_node_that_was_waited_for_is_not_waited_for_again(make_nodes, tmp_path: Path) -> None:
+    short_start(make_nodes(nodes=4, nproc=1), tmp_path, 3, ladder=WAITS)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("appends", range(1, 10))
+def test_the_manager_dies_in_the_middle_of_it(make_nodes, tmp_path: Path, appends: int) -> None:
+    kill = f"kind=kill-manager,node=0,step=38,appends={appends}"
+    stay = short_start(make_nodes(nodes=4, nproc=1), tmp_path, 3, kill)
+    assert "the manager ended (SIGKILL)" in stay[0].said
+
+
+@pytest.mark.nightly
+def test_below_its_least_nodes_a_start_waits_with_a_reason_until_enough_are_there(make_nodes, tmp_path: Path) -> None:
+    """Two of three nodes are lost, the second with all processes that are left: nobody holds the state any more."""
+    nodes = make_nodes(nodes=3, nproc=1)
+    kinds = ("kind=kill-agent,node=2,step=15", "kind=kill-agent,node=1,step=40", "kind=kill,rank=0,step=40")
+    first, second, third = start(nodes, 2, 3, tmp_path / "saved", 80, LADDER, *kinds)
+    assert (second.wait(), third.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
+    until(lambda: "the job needs 2 nodes, and only 1 is here" in first.said + first.events, "the reason is said")
+    assert first.process.poll() is None
+    script = [SCRIPT, "--steps", "80", "--dir", str(tmp_path / "saved"), "--digest", nodes.digest, "--exchange"]
+    back = nodes.start("back", "--standby", *LADDER, script=script)
+    assert (first.wait(), back.wait()) == (0, 0), first.said[-4000:] + back.said[-4000:]
+    assert "starting with 2 of 3 ranks and the same global batch" in first.events
+    assert [len(first.pids(0)), len(back.pids(1))] == [2, 1]
+    counted = ledger(tmp_path)
+    assert sorted(counted) == list(range(80))
+    assert all(set(ids) == set(ids[:GLOBAL_BATCH]) for ids in counted.values()), "a step that is redone is the same"
