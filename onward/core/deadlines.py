@@ -9,7 +9,7 @@ from onward.core.ends import fail, restart, root_cause
 from onward.core.facts import FaultReport, Stage
 from onward.core.faults import late_faults, open_incident, remember
 from onward.core.fence import has_arrived
-from onward.core.job import Decision, Facts, Job, Phase, current, vacant
+from onward.core.job import Decision, Facts, Job, Phase, current, nobody_came, vacant, vacant_s
 from onward.core.moving import nodes_to_leave
 from onward.core.phases import is_ready
 from onward.core.remedy import on_faults
@@ -23,7 +23,7 @@ def on_deadline(job: Job, facts: Facts, now: float) -> Decision:
     match job.phase:
         case Phase.STARTING:
             if vacant(job):
-                return start_short(job, now, late=True)
+                return start_short(job, now, nobody_came(job, vacant_s(job)))
             ready = {r for r, f in here.items() if f.library and f.stage is Stage.SETUP}
             late = [r for r in job.ranks if r not in ready]
             faults = late_faults(job, here, late, "start", "did not start")

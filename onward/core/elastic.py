@@ -62,23 +62,21 @@ def shrink(job: Job, facts: Facts, now: float) -> Decision:
     return Decision(new, (text,))
 
 
-def start_short(job: Job, now: float, late: bool = False) -> Decision:
-    """All start, and nodes are missing: with those who are here, when nobody is waited for any longer, if that will do.
+def start_short(job: Job, now: float, why: str = "") -> Decision:
+    """All start, and nodes are missing: with those who are here, if that will do, or when they have come.
 
-    Who takes part in what follows is then as it is after a shrink.
+    `why` nobody is waited for any longer. Who takes part in what follows is then as it is after a shrink.
     """
     lacking = short_of(job)
-    if not lacking and (late or shrinks_at_once(job)):
-        missing = f"node {listed(vacant(job))} is missing, and without `recover` nobody is waited for"
-        why = missing if shrinks_at_once(job) else nobody_came(job, vacant_s(job))
+    if not lacking and (why or shrinks_at_once(job)):
+        why = why or f"node {listed(vacant(job))} is missing, and without `recover` nobody is waited for"
         absent = _without_node(job)
         left = job.world_size - len(absent)
         text = f"{why}; starting with {left} of {job.world_size} ranks and the same global batch"
         incident = job.incident.decided(job.incident.policy, text) if job.incident is not None else None
         return Decision(replace(job, absent=absent, waiting="", deadline=None, incident=incident), (text,))
     told = lacking if Policy.ELASTIC in job.policies else ""
-    if late:  # to start the others once more would not bring anybody
-        why = nobody_came(job, vacant_s(job))
+    if why:  # to start the others once more would not bring anybody
         return fail(job, now, root_cause(job), f"{why}; {told}" if told else why)
     waiting = f"{vacancy(job)}; {told}" if told else vacancy(job)
     return Decision(replace(job, waiting=waiting, deadline=now + vacant_s(job)), (f"waiting for {waiting}",))

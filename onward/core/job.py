@@ -234,8 +234,8 @@ def short_of(job: Job) -> str:
     """What a start with the nodes that are here lacks; empty where it can be had."""
     if Policy.ELASTIC not in job.policies:
         return "elastic-training is not configured"
-    if job.rigid:
-        return job.rigid
+    if job.rigid or not job.library:
+        return job.rigid or UNKNOWN
     here, least = len(job.places) - job.places.count(None), job.limits.min_nodes
     return f"the job needs {least} nodes, and only {here} {'is' if here == 1 else 'are'} here" if here < least else ""
 

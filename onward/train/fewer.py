@@ -2,7 +2,8 @@
 
 So does a set-up that begins without them: the groups that it makes are for all, since the others join later. In place
 of an absent rank's part of a result stands a copy of what this rank gives: its shape is right, and DDP, which compares
-what all ranks have, finds them alike. What an absent rank would have sent to all comes from the first that is there.
+what all ranks have, finds them alike. What only an absent rank can give is an error, but not in DDP: it gives the state
+of one rank to all, and any that is there will do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
+
+from onward.errors import UsageError
+from onward.train.recorder import inside_wrapper
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
@@ -29,11 +33,14 @@ def among(there: Sequence[int], full: int, op: str, args: tuple[Any, ...], whole
                     each[at].detach().copy_(mine)
         args = ([[each[at] for at in there] for each in outputs], inputs, options)
     if whole and op in _ROOTED:
-        args = (*args[:-1], _rooted(args[-1], there))
+        args = (*args[:-1], _rooted(op, args[-1], there))
     return op, args
 
 
-def _rooted(options: Any, there: Sequence[int]) -> Any:
+def _rooted(op: str, options: Any, there: Sequence[int]) -> Any:
+    if options.rootRank not in there and not inside_wrapper():
+        root = f"rank {options.rootRank} of the group"
+        raise UsageError(f"{op}: its root is {root}, which is absent while this set-up runs")
     mine = type(options)()
     for name in ("rootRank", "rootTensor", "reduceOp", "timeout", "asyncOp"):
         if hasattr(options, name):

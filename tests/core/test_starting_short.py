@@ -55,7 +55,8 @@ def all_die(job: Job, outlook: Outlook, now: float = 10.0, **changes: Any) -> Jo
 
 def goes_through(job: Job, outlook: Outlook, elastic: bool = True, loadable: tuple[int, ...] = (7,)) -> Job:
     """From its start until it has been decided where its first step begins."""
-    formed = advance(job, of(job, job.ranks, Stage.SETUP, elastic=False), 11.0, outlook).job
+    here = [r for r in job.ranks if job.places[r] is not None]
+    formed = advance(job, of(job, here, Stage.SETUP, elastic=False), 11.0, outlook).job
     assert formed.phase is Phase.FORMING
     runs = advance(formed, of(formed, job.ranks, Stage.FORMED, elastic=False), 11.1, outlook).job
     assert runs.phase is Phase.RUNNING
@@ -238,3 +239,36 @@ def test_a_new_manager_goes_on_with_the_start_as_it_finds_it(policies: str) -> N
 def test_a_new_manager_waits_for_nodes_no_longer_than_the_old_one() -> None:
     two = lose_third(shrunk(WAITS), here(A, B))
     assert inherited(two, 2, 100.0).deadline == 100.0 + 30.0
+
+
+def first_start() -> Job:
+    """Three of four have come, and the fourth was waited for before the job began."""
+    job = replace(shrunk(WAITS), phase=Phase.STARTING, generation=0, begun=False, absent=(), rigid=UNKNOWN)
+    return replace(job, library=False)
+
+
+def test_a_first_start_goes_on_when_all_who_have_come_are_ready() -> None:
+    job = first_start()
+    some = advance(job, of(job, (0, 1), Stage.SETUP), 10.0, here(A, B, C)).job
+    assert (some.phase, some.absent) == (Phase.STARTING, ())
+    begins = advance(job, of(job, (0, 1, 2), Stage.SETUP), 10.0, here(A, B, C))
+    assert (begins.job.phase, begins.job.absent) == (Phase.FORMING, (3,))
+    assert "node 3 did not come; starting with 3 of 4 ranks and the same global batch" in begins.why
+
+
+@pytest.mark.parametrize("changes", [{"library": False}, {"stage": Stage.STARTING}])
+def test_a_first_start_of_a_plain_script_waits_for_all(changes: dict[str, Any]) -> None:
+    """It meets the others by itself, and would wait for them in there."""
+    job = first_start()
+    waits = advance(job, of(job, (0, 1, 2), **{"stage": Stage.SETUP} | changes), 10.0, here(A, B, C)).job
+    assert (waits.phase, waits.absent, waits.deadline) == (Phase.STARTING, (), 610.0)
+
+
+def test_a_first_start_of_a_script_that_cannot_goes_back_to_waiting_for_all() -> None:
+    job = first_start()
+    waits = goes_through(job, here(A, B, C), elastic=False)
+    assert (waits.phase, waits.attempt, waits.absent) == (Phase.STARTING, 1, ())
+    assert waits.waiting == f"a node to take the place of node 3; {NEEDS_BATCHES}"
+    came = advance(waits, {}, 12.0, here(A, B, C, D)).job
+    begun = goes_through(came, here(A, B, C, D), elastic=False, loadable=())
+    assert (begun.begun, begun.attempt) == (True, 1)

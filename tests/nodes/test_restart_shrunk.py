@@ -16,9 +16,13 @@ WAITS = ["--recover-strategy", "recover-in-place,recover,elastic-training,dump",
 AT_ONCE = "kind=drop-connections,rank={rank},step={step}"  # without `retry` this is not cured in place
 
 
-def start(nodes: Nodes, least: int, size: int, saved: Path, steps: int, ladder: list[str], *kinds: str) -> list[Node]:
+def script_of(nodes: Nodes, saved: Path, steps: int, tells: int = 0) -> list[str]:
+    exchange = ["--exchange", str(tells)]
+    return [SCRIPT, "--steps", str(steps), "--dir", str(saved), "--digest", nodes.digest, *exchange]
+
+
+def start(nodes: Nodes, least: int, size: int, script: list[str], ladder: list[str], *kinds: str) -> list[Node]:
     nodes.flags[nodes.flags.index("--nnodes") + 1] = f"{least}:{size}"
-    script = [SCRIPT, "--steps", str(steps), "--dir", str(saved), "--digest", nodes.digest, "--exchange"]
     faults = [f for kind in kinds for f in ("--chaos", kind)]
     return [nodes.start(f"n{i}", "--node-rank", str(i), *ladder, *faults, script=script) for i in range(size)]
 
@@ -32,13 +36,13 @@ def check_ledger(tmp: Path, steps: int) -> None:
 
 def short_start(nodes: Nodes, tmp: Path, lost: int, *more: str, ladder: list[str] = LADDER) -> list[Node]:
     """Four nodes, three, a dump, the same three, and four again. Returns those who stayed."""
-    saved, steps = tmp / "saved", 100
+    steps = 100
     kinds = (f"kind=kill-agent,node={lost},step=15", AT_ONCE.format(rank=(lost + 1) % 4, step=40), *more)
-    started = start(nodes, 2, 4, saved, steps, ladder, *kinds)
+    script = script_of(nodes, tmp / "saved", steps, tells=int(lost == 0))
+    started = start(nodes, 2, 4, script, ladder, *kinds)
     stay = [n for n in started if n is not started[lost]]
     assert started[lost].wait() == -signal.SIGKILL
     until(lambda: any("restarting the 3 ranks that are here" in n.events for n in stay), "they start again")
-    script = [SCRIPT, "--steps", str(steps), "--dir", str(saved), "--digest", nodes.digest, "--exchange"]
     back = nodes.start("back", "--standby", *ladder, script=script)
     for node in [*stay, back]:
         assert node.wait() == 0, node.said[-4000:]
@@ -93,11 +97,11 @@ def test_below_its_least_nodes_a_start_waits_with_a_reason_until_enough_are_ther
     """Two of three nodes are lost, the second with all processes that are left: nobody holds the state any more."""
     nodes = make_nodes(nodes=3, nproc=1)
     kinds = ("kind=kill-agent,node=2,step=15", "kind=kill-agent,node=1,step=40", "kind=kill,rank=0,step=40")
-    first, second, third = start(nodes, 2, 3, tmp_path / "saved", 80, LADDER, *kinds)
+    script = script_of(nodes, tmp_path / "saved", 80)
+    first, second, third = start(nodes, 2, 3, script, LADDER, *kinds)
     assert (second.wait(), third.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
     until(lambda: "the job needs 2 nodes, and only 1 is here" in first.said + first.events, "the reason is said")
     assert first.process.poll() is None
-    script = [SCRIPT, "--steps", "80", "--dir", str(tmp_path / "saved"), "--digest", nodes.digest, "--exchange"]
     back = nodes.start("back", "--standby", *LADDER, script=script)
     assert (first.wait(), back.wait()) == (0, 0), first.said[-4000:] + back.said[-4000:]
     assert "starting with 2 of 3 ranks and the same global batch" in first.events
@@ -105,3 +109,35 @@ def test_below_its_least_nodes_a_start_waits_with_a_reason_until_enough_are_ther
     counted = ledger(tmp_path)
     assert sorted(counted) == list(range(80))
     assert all(set(ids) == set(ids[:GLOBAL_BATCH]) for ids in counted.values()), "a step that is redone is the same"
+
+
+@pytest.mark.nightly
+def test_a_set_up_that_needs_an_absent_rank_waits_for_its_node(make_nodes, tmp_path: Path) -> None:
+    """It is not made for fewer ranks, and that is not taken for an error of the script."""
+    nodes = make_nodes(nodes=3, nproc=1)
+    script = script_of(nodes, tmp_path / "saved", 80, tells=2)
+    kinds = ("kind=kill-agent,node=2,step=15", AT_ONCE.format(rank=0, step=40))
+    first, second, third = start(nodes, 2, 3, script, LADDER, *kinds)
+    assert third.wait() == -signal.SIGKILL
+    until(lambda: "with fewer ranks the script did not come to its first step" in first.events, "it is seen")
+    assert "broadcast: its root is rank 2 of the group, which is absent while this set-up runs" in first.said
+    back = nodes.start("back", "--standby", *LADDER, script=script)
+    assert [n.wait() for n in (first, second, back)] == [0, 0, 0], first.said[-4000:]
+    assert "resuming from the checkpoint of step 40" in first.events
+    check_ledger(tmp_path, 80)
+
+
+@pytest.mark.nightly
+def test_a_job_begins_without_a_node_that_does_not_come(make_nodes, tmp_path: Path) -> None:
+    """As with torchrun, after a last call of half a minute; and the node joins when it comes."""
+    nodes = make_nodes(nodes=3, nproc=1)
+    nodes.flags[nodes.flags.index("--nnodes") + 1] = "2:3"
+    script = script_of(nodes, tmp_path / "saved", 400)
+    first, second = (nodes.start(f"n{i}", "--node-rank", str(i), *LADDER, script=script) for i in (0, 1))
+    until(lambda: "counted 0 " in first.said, "it trains")
+    assert "node 2 did not come; starting with 2 of 3 ranks and the same global batch" in first.events
+    third = nodes.start("n2", "--node-rank", "2", *LADDER, script=script)
+    assert [n.wait() for n in (first, second, third)] == [0, 0, 0], first.said[-4000:]
+    assert [i["headline"] for i in first.outcome["incidents"]] == ["rank 2 joins again (node 2 is ready)"]
+    assert [len(n.pids(rank)) for rank, n in enumerate((first, second, third))] == [1, 1, 1]
+    check_ledger(tmp_path, 400)

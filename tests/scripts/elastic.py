@@ -15,13 +15,13 @@ parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--pace", type=float, default=0.05, help="seconds a step takes at least")
 parser.add_argument("--digest")
 parser.add_argument("--dir", help="save every ten steps, there")
-parser.add_argument("--exchange", action="store_true", help="in the set-up, and say what came of it")
+parser.add_argument("--exchange", type=int, help="in the set-up, where this rank tells the others something")
 args = parser.parse_args()
 
 run = onward.init()
-if args.exchange:
-    told, ones = [time.time_ns() if run.rank == 0 else None], torch.zeros(run.world_size, dtype=torch.long)
-    dist.broadcast_object_list(told, src=0)
+if args.exchange is not None:
+    told, ones = [time.time_ns() if run.rank == args.exchange else None], torch.zeros(run.world_size, dtype=torch.long)
+    dist.broadcast_object_list(told, src=args.exchange)
     dist.all_gather_into_tensor(ones, torch.ones(1, dtype=torch.long))
     dist.new_group(range(run.world_size))
     print("told", dist.get_rank(), dist.get_world_size(), int(ones.sum()), *told, flush=True)
