@@ -52,6 +52,7 @@ class Limits:
     hot_switch: bool = False  # a node that is worse than it should be is replaced while it still trains
     switch_s: float = 60.0  # for a stand-in to get ready
     min_nodes: int = 1  # with fewer the job waits
+    last_call_s: float = 30.0  # for the others to come, when there are enough to begin; as with torchrun
     reschedule_s: float = 270.0  # for a node to take the place of a lost one
     quorum_s: float = 1800.0  # for those to speak up without whom nothing may be decided
     form_s: float = 15.0  # for groups and state

@@ -13,7 +13,6 @@ from onward.manager.roll import Roll
 from onward.manager.settings import ManagerSettings
 from onward.wire.messages import AgentFacts
 
-LAST_CALL_S = 30.0  # so long the others may take to come when enough are there to begin, as with torchrun
 OFFICE_S = 1.5  # a majority is enough to take office when the others have not come after so long
 
 
@@ -81,7 +80,7 @@ def _may_begin_without(missing: int, here: Sequence[Member], s: ManagerSettings,
     if Policy.ELASTIC not in s.policies or s.nodes - missing < least or any(m.pod for m in here):
         return False
     enough_since = sorted(roll.came_at[m.id] for m in here)[least - 1]
-    return now - enough_since >= LAST_CALL_S
+    return now - enough_since >= s.limits.last_call_s
 
 
 def outranked(message: AgentFacts, job: Job, seat: str, base: tuple[int, ...] | None) -> str:

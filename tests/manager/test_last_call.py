@@ -10,13 +10,13 @@ from onward.core.job import Limits
 from onward.core.membership import Member
 from onward.core.policy import parse_policies
 from onward.manager.logic import ManagerLogic
-from onward.manager.office import LAST_CALL_S
 from onward.manager.settings import ManagerSettings
 from onward.wire.messages import AgentFacts
 
 SETTINGS = ManagerSettings(
     world_size=4, nodes=4, policies=parse_policies("elastic-training"), limits=Limits(min_nodes=2), seat="a0"
 )
+LAST_CALL_S = SETTINGS.limits.last_call_s
 
 
 class Called:

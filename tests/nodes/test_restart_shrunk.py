@@ -43,7 +43,8 @@ def short_start(nodes: Nodes, tmp: Path, lost: int, *more: str, ladder: list[str
     stay = [n for n in started if n is not started[lost]]
     assert started[lost].wait() == -signal.SIGKILL
     until(lambda: any("restarting the 3 ranks that are here" in n.events for n in stay), "they start again")
-    back = nodes.start("back", "--standby", *ladder, script=script)
+    as_before = ["--node-rank", "0"] if lost == 0 else ["--standby"]  # where the job began somebody must answer
+    back = nodes.start("back", *as_before, *ladder, script=script)
     for node in [*stay, back]:
         assert node.wait() == 0, node.said[-4000:]
     incidents = stay[0].outcome["incidents"]
