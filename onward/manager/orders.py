@@ -160,7 +160,8 @@ def _save(job: Job, node: int, roll: Roll) -> Save | None:
     if job.phase is not Phase.SAVING or job.agreement is None or node < 0:  # one that stands by saves nothing
         return None
     m = job.places[node]
-    adopted = [r for r in lost_ranks(job) if m is not None and roll.keeper(job, r) == m.id]
+    lost = set(lost_ranks(job)).difference(job.absent)
+    adopted = [r for r in sorted(lost) if m is not None and roll.keeper(job, r) == m.id]
     disk = job.ending != RELOAD
     return Save(step=job.agreement.step, disk=disk, again=job.between, reason=job.ending, adopted=adopted)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.agreement import Part
+from onward.core.agreement import Agreement, Part
 from onward.core.ends import NOT_MADE_FOR_FEWER
 from onward.core.facts import FaultReport, RankFacts, Scope, Stage
 from onward.core.job import NEEDS_BATCHES, UNKNOWN, Job, Limits, Phase, new_job
@@ -16,7 +16,9 @@ from onward.core.membership import Member, Outlook
 from onward.core.policy import parse_policies
 from onward.core.recovery import advance
 from onward.core.succession import inherited
-from onward.manager.orders import Mandate, draft, form
+from onward.manager.orders import Mandate, draft, form, orders
+from onward.manager.roll import Roll
+from onward.wire.messages import AgentFacts
 
 MEMBERS = A, B, C, D = tuple(Member(id=name, host=name) for name in "abcd")
 E = Member(id="e", host="e")
@@ -97,6 +99,19 @@ def test_a_dump_restarts_with_those_who_are_there() -> None:
     assert saving.phase is Phase.SAVING
     again = advance(saving, training(saving, stage=Stage.PAUSED, disk=(9,)), 13.0, here(A, B, C)).job
     assert (again.phase, again.attempt, again.absent) == (Phase.STARTING, 1, (3,))
+
+
+@pytest.mark.parametrize("absent", [(), (3,)])
+def test_what_was_kept_of_an_absent_rank_is_no_part_of_a_dump(absent: tuple[int, ...]) -> None:
+    """It is of the step at which its node was lost, and nothing was saved."""
+    agreed = Agreement(9, dict.fromkeys((0, 1, 2), Part.KEEP), (0, 1, 2), "")
+    saving = shrunk(WAITS, phase=Phase.SAVING, agreement=agreed, ending="dump", absent=absent)
+    roll = Roll(4)
+    roll.hear(AgentFacts(agent=A, version=1, term=1, orders_version=1, ranks=[], kept={3: [1, 2]}), 10.0)
+    mandate = Mandate(version=1, seat="a", base=(), granted=True, final=False)
+    told = orders(draft(mandate, saving, {}), "a", {}, roll)
+    assert told.save is not None
+    assert told.save.adopted == ([] if absent else [3])
 
 
 def test_what_is_in_memory_is_kept_while_a_node_is_missing_and_who_prepares_to_join_joins_later() -> None:

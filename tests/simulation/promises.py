@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from onward.agent.effects import StartProcess
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant
-from onward.core.ends import NOT_MADE_FOR_FEWER
 from onward.core.facts import Scope, Stage
 from onward.core.faults import IDENTICAL_LIMIT
-from onward.core.job import OVER, UNKNOWN, Job, Phase
+from onward.core.job import OVER, Job, Phase
 from onward.core.membership import Outlook, index_of, vote
 from onward.core.policy import Policy
 from onward.wire.messages import Form, Orders, StoreRequest
 
-from .copies import Copies
+from .copies import Copies, nodes_of
 from .fabric import MASK, Op, Request, mix
 from .scenario import CONTROL, NODES
 from .transaction import HALF, first_local, first_shared
@@ -330,6 +329,8 @@ class Promises:
         if job.phase is Phase.FORMING and old.phase is Phase.PAUSING:
             self.grown += bool(job.joining)
             self.shrunk += bool(job.absent) and not job.joining
+        if job.phase is Phase.FORMING and job.absent and nodes_of(job) < self.world.scenario.min_nodes:
+            self._broken(3, f"the job goes on with {nodes_of(job)} nodes")
         if job.incidents > old.incidents and not self._rank_faults():
             self._broken(5, "an incident was opened although nothing happened to any rank")
         if job.incident is not None and old.incident is not job.incident:
@@ -380,7 +381,7 @@ class Promises:
             return
         if "did not come up" in why and any(p.stand_in and p.stuck for p in self._copies.members(old)):
             return
-        enough = s.elastic and len(old.places) - old.places.count(None) >= s.min_nodes
+        enough = s.elastic and nodes_of(old) >= s.min_nodes
         if (re.search("no node took the place|still only", why) and not enough) or self._cut_lately():
             return
         left = self._copies.complete(old)
@@ -428,16 +429,10 @@ class Promises:
             return
         if ("NoQuorum" in job.reason and self._may_lack_quorum()) or self._cut_lately():
             return
-        if "no node took the place" in job.reason and any(f.kind in NODES for f in fired) and self._are_too_few(job):
+        missing = "no node took the place" in job.reason and any(f.kind in NODES for f in fired)
+        if missing and self._copies.too_few(job, self._rank_faults()):
             return
         self._broken(3, f"the job failed although it need not have: {job.reason}")
-
-    def _are_too_few(self, job: Job) -> bool:
-        """For a start without those who are missing; or the script has not shown that it can."""
-        enough = len(job.places) - job.places.count(None) >= self.world.scenario.min_nodes
-        if Policy.ELASTIC not in job.policies or not enough or UNKNOWN in job.reason:
-            return True
-        return NOT_MADE_FOR_FEWER in job.reason and self._rank_faults() >= IDENTICAL_LIMIT
 
     def _may_lack_quorum(self) -> bool:
         """Where nobody can tell the dead from the silent, half of the nodes are not enough."""

@@ -16,7 +16,7 @@ import pytest
 
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
-from .mutants import ELASTIC_MUTANTS, MOVE_MUTANTS, MUTANTS, SWITCH_MUTANTS, Mutant, planted
+from .mutants import ELASTIC_MUTANTS, MOVE_MUTANTS, MUTANTS, SHORT_MUTANTS, SWITCH_MUTANTS, Mutant, planted
 from .scenario import (
     BLOCK_POINTS,
     CONTROL,
@@ -250,6 +250,14 @@ def test_promises_hold_while_a_job_starts_again_with_fewer(starts: range) -> Non
 def test_mutant_of_going_on_with_fewer_is_caught(mutant: Mutant) -> None:
     with planted(mutant):
         caught = any(shrunk(seed).run().broken for seed in range(400))
+    assert caught, f"no seed notices that {mutant.what}"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", SHORT_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_of_a_start_with_fewer_is_caught(mutant: Mutant) -> None:
+    with planted(mutant):
+        caught = any(short(seed).run().broken for seed in range(400))
     assert caught, f"no seed notices that {mutant.what}"
 
 
