@@ -42,7 +42,7 @@ def short_start(nodes: Nodes, tmp: Path, lost: int, *more: str, ladder: list[str
     started = start(nodes, 2, 4, script, ladder, *kinds)
     stay = [n for n in started if n is not started[lost]]
     assert started[lost].wait() == -signal.SIGKILL
-    until(lambda: any("restarting the 3 ranks that are here" in n.events for n in stay), "they start again")
+    until(lambda: any("3 of 4 ranks came; forming" in n.events for n in stay), "they start again")
     as_before = ["--node-rank", "0"] if lost == 0 else ["--standby"]  # where the job began somebody must answer
     back = nodes.start("back", *as_before, *ladder, script=script)
     for node in [*stay, back]:
@@ -50,7 +50,6 @@ def short_start(nodes: Nodes, tmp: Path, lost: int, *more: str, ladder: list[str
     incidents = stay[0].outcome["incidents"]
     assert [i["policy"] for i in incidents] == ["elastic-training", "dump", "elastic-training"]
     assert f"rank {lost} joins again" in incidents[-1]["headline"]
-    assert "came; forming" in stay[0].events + stay[1].events
     assert sum(n.outcome["steps_lost"] for n in stay) == 0
     assert len(back.pids(lost)) == 1
     check_ledger(tmp, steps)
