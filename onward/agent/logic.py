@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from onward.agent.effects import Effect, FetchLocal, KillProcess, Say, SendPeer, SendRank, StartProcess
 from onward.agent.facts import Process, rank_facts
 from onward.agent.keeper import Keeper
@@ -359,11 +361,16 @@ class AgentLogic:
         )
 
     def kept(self, rank: int, attempt: int) -> Kept:
-        """What another agent asks for: what is kept here of a rank elsewhere, or the log of one of ours."""
-        if rank in self.local_ranks and self.orders is not None and attempt == self.orders.attempt:
-            log = self._log.get(rank, {})
-            return Kept(attempt=attempt, rank=rank, log=[log.get(i, b"") for i in range(max(log, default=-1) + 1)])
-        return self.keeper.of(rank, attempt)
+        """What another agent asks for: what is kept here of a rank elsewhere, or the log of one of ours.
+
+        Where nobody has the log of its set-up, another rank's is the next best: most of what is exchanged there is told
+        to all.
+        """
+        kept = self.keeper.of(rank, attempt)
+        if self.orders is None or attempt != self.orders.attempt or kept.log:
+            return kept
+        log = self._log.get(rank if rank in self.local_ranks else self.first_rank, {})
+        return msgspec.structs.replace(kept, log=[log.get(i, b"") for i in range(max(log, default=-1) + 1)])
 
     def take_over(self, rank: int, log: list[bytes]) -> None:
         """What another agent had kept for `rank`, which is ours now."""

@@ -88,7 +88,8 @@ def _shortened(clauses: list[str]) -> list[str]:
 
     Where all had to start again the end begins with the reason.
     """
-    again = next((n for n, c in enumerate(clauses) if re.match(rf"{AGAIN} (all \d+ ranks|rank 0)$", c)), len(clauses))
+    everybody = rf"{AGAIN} (all \d+ ranks|the \d+ ranks that are here|rank 0)$"
+    again = next((n for n, c in enumerate(clauses) if re.match(everybody, c)), len(clauses))
     end = max(1, min(again - 1, len(clauses) - 2))
     left = end - 1
     if len(clauses) <= MOST_CLAUSES or not left:

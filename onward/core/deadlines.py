@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onward.core.elastic import shrink
+from onward.core.elastic import shrink, start_short
 from onward.core.ends import fail, restart, root_cause
 from onward.core.facts import FaultReport, Stage
 from onward.core.faults import late_faults, open_incident, remember
@@ -22,10 +22,10 @@ def on_deadline(job: Job, facts: Facts, now: float) -> Decision:
     here = current(job, facts)
     match job.phase:
         case Phase.STARTING:
-            if vacant(job):  # to start the others once more would not bring anybody
-                return fail(job, now, root_cause(job), nobody_came(job, vacant_s(job)))
+            if vacant(job):
+                return start_short(job, now, nobody_came(job, vacant_s(job)))
             ready = {r for r, f in here.items() if f.library and f.stage is Stage.SETUP}
-            late = [r for r in range(job.world_size) if r not in ready]
+            late = [r for r in job.ranks if r not in ready]
             faults = late_faults(job, here, late, "start", "did not start")
             why = f"{ranks_named(late)} did not start within {job.limits.start_s:g} s of the others"
             return restart(open_incident(remember(job, faults), faults, facts, now), now, why)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onward.core.ends import fail, root_cause
 from onward.core.facts import FaultReport, Stage
 from onward.core.fence import called_softly, fence_by
 from onward.core.job import (
+    NEEDS_BATCHES,
     Decision,
     Facts,
     Job,
@@ -15,7 +17,10 @@ from onward.core.job import (
     nobody_came,
     node_of,
     renewed,
+    short_of,
+    vacancy,
     vacant,
+    vacant_s,
     without,
 )
 from onward.core.policy import Policy
@@ -29,11 +34,11 @@ def shrink(job: Job, facts: Facts, now: float) -> Decision:
     why = missing if shrinks_at_once(job) else nobody_came(job, job.limits.reschedule_s)
     if Policy.ELASTIC not in job.policies:
         return climb(job, now, why)
-    absent = tuple(r for r in range(job.world_size) if job.places[node_of(job, r)] is None)
+    absent = _without_node(job)
     left = {r: f for r, f in current(job, facts).items() if r not in absent}
     unable = [r for r, f in left.items() if not f.elastic]
     if unable or not left:
-        return climb(job, now, f"{why}; elastic-training needs run.batches(global_batch=...), which the script lacks")
+        return climb(job, now, f"{why}; {NEEDS_BATCHES}")
     nodes = len(job.places) - job.places.count(None)
     if nodes < job.limits.min_nodes:
         waiting = f"at least {job.limits.min_nodes} nodes; {nodes} are left"
@@ -55,6 +60,30 @@ def shrink(job: Job, facts: Facts, now: float) -> Decision:
         mend_until=now + job.limits.mend_s,
     )
     return Decision(new, (text,))
+
+
+def start_short(job: Job, now: float, why: str = "") -> Decision:
+    """All start, and nodes are missing: with those who are here, if that will do, or when they have come.
+
+    `why` nobody is waited for any longer. Who takes part in what follows is then as it is after a shrink.
+    """
+    lacking = short_of(job)
+    if not lacking and (why or shrinks_at_once(job)):
+        why = why or f"node {listed(vacant(job))} is missing, and without `recover` nobody is waited for"
+        absent = _without_node(job)
+        left = job.world_size - len(absent)
+        text = f"{why}; starting with {left} of {job.world_size} ranks and the same global batch"
+        incident = job.incident.decided(job.incident.policy, text) if job.incident is not None else None
+        return Decision(replace(job, absent=absent, waiting="", deadline=None, incident=incident), (text,))
+    told = lacking if Policy.ELASTIC in job.policies else ""
+    if why:  # to start the others once more would not bring anybody
+        return fail(job, now, root_cause(job), f"{why}; {told}" if told else why)
+    waiting = f"{vacancy(job)}; {told}" if told else vacancy(job)
+    return Decision(replace(job, waiting=waiting, deadline=now + vacant_s(job)), (f"waiting for {waiting}",))
+
+
+def _without_node(job: Job) -> tuple[int, ...]:
+    return tuple(r for r in range(job.world_size) if job.places[node_of(job, r)] is None)
 
 
 def shrinks_at_once(job: Job) -> bool:

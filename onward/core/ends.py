@@ -15,10 +15,11 @@ from onward.core.faults import (
     remember_unreached,
     times_seen,
 )
-from onward.core.job import Decision, Facts, Job, Phase, all_are, next_generation
+from onward.core.job import RELOAD, Decision, Facts, Job, Phase, all_are, next_generation, node_of, vacancy
 from onward.core.policy import Policy
 from onward.core.words import all_ranks, counted
 
+NOT_MADE_FOR_FEWER = "with fewer ranks the script did not come to its first step"
 AGAIN = "restarting"  # stands before who starts again, in the decision that all do
 
 
@@ -30,11 +31,17 @@ def root_cause(job: Job) -> FaultReport | None:
 def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> Decision:
     """The last rung: every rank starts again, within the budget, and loads the newest copy there is."""
     job = remember_unreached(job)
-    assert job.incident is not None
-    verdict = why_not_again(job)
-    if verdict:
+    incident = job.incident
+    assert incident is not None
+    verdict, short = why_not_again(job), bool(job.absent) and not job.begun
+    tries = job.short_starts + 1 if short else 0
+    if short and (job.rigid or tries == IDENTICAL_LIMIT or verdict) and not (verdict and verdict[2]):
+        job = replace(job, absent=(), rigid=job.rigid or NOT_MADE_FOR_FEWER)  # it may be well with all of them
+    elif verdict:
         return fail(job, now, verdict[0], f"{why}; {verdict[1]}" if verdict[2] else verdict[1])
-    text = f"{why}; {AGAIN} {all_ranks(job.world_size)}"
+    absent = _still_absent(job, policy)
+    who = f"the {job.world_size - len(absent)} ranks that are here" if absent else all_ranks(job.world_size)
+    text = f"{why}; {AGAIN} {who}"
     new = replace(
         job,
         phase=Phase.STARTING,
@@ -46,7 +53,8 @@ def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> 
         begun=False,
         ending="",
         given_up=(),
-        absent=(),
+        absent=absent,
+        short_starts=tries,
         joining=(),
         arriving=(),
         switch=None,
@@ -56,12 +64,22 @@ def restart(job: Job, now: float, why: str, policy: str = Policy.EXIT.value) -> 
         soft=False,
         agreement=None,
         deadline=None,
-        waiting=job.waiting if None in job.places else "",
-        incident=job.incident.decided(policy, text).marked("pause", now),
+        waiting="",
+        incident=incident.decided(policy, text).marked("pause", now),
         retries_at=(-1, 0),
-        progress_step=max(job.progress_step, job.incident.step),
+        progress_step=max(job.progress_step, incident.step),
     )
-    return Decision(new, (text,))
+    return Decision(replace(new, waiting=vacancy(new)), (text,))
+
+
+def _still_absent(job: Job, policy: str) -> tuple[int, ...]:
+    """Without whom the job begins again, as it has gone on without them: nobody is waited for twice.
+
+    Who only prepares to join begins with the others, except where they begin from what is in their memory.
+    """
+    if len(job.places) - job.places.count(None) < job.limits.min_nodes:
+        return ()
+    return job.absent if policy == RELOAD else tuple(r for r in job.absent if job.places[node_of(job, r)] is None)
 
 
 def why_not_again(job: Job) -> tuple[FaultReport, str, bool] | None:

@@ -21,6 +21,8 @@ from onward.core.words import listed
 
 RELOAD = "reload"  # not a policy that users name: `exit`, but from a copy that survived, in memory
 STOP = "stop"
+NEEDS_BATCHES = "elastic-training needs run.batches(global_batch=...), which the script lacks"
+UNKNOWN = "whether the script can go on with fewer ranks is not known before its first step"
 
 
 class Phase(str, Enum):
@@ -50,6 +52,7 @@ class Limits:
     hot_switch: bool = False  # a node that is worse than it should be is replaced while it still trains
     switch_s: float = 60.0  # for a stand-in to get ready
     min_nodes: int = 1  # with fewer the job waits
+    last_call_s: float = 30.0  # for the others to come, when there are enough to begin; as with torchrun
     reschedule_s: float = 270.0  # for a node to take the place of a lost one
     quorum_s: float = 1800.0  # for those to speak up without whom nothing may be decided
     form_s: float = 15.0  # for groups and state
@@ -98,6 +101,8 @@ class Job:
     incarnations: tuple[int, ...] = ()  # wanted, by rank
     attempt: int = 0  # restarts of the whole job
     library: bool = False  # its script has been seen to use the library
+    rigid: str = UNKNOWN  # why the script cannot go on with fewer ranks; empty: it can
+    short_starts: int = 0  # with fewer ranks, one after the other, that did not come to the first step
     restarts_used: int = 0
     moved: int = 0  # processes started elsewhere because their node was lost: not restarts of a container
     agreement: Agreement | None = None
@@ -226,9 +231,19 @@ def mend_s(job: Job) -> float:
     return job.limits.reschedule_s if vacant(job) else job.limits.mend_s
 
 
+def short_of(job: Job) -> str:
+    """What a start with the nodes that are here lacks; empty where it can be had."""
+    if Policy.ELASTIC not in job.policies:
+        return "elastic-training is not configured"
+    if job.rigid or not job.library:
+        return job.rigid or UNKNOWN
+    here, least = len(job.places) - job.places.count(None), job.limits.min_nodes
+    return f"the job needs {least} nodes, and only {here} {'is' if here == 1 else 'are'} here" if here < least else ""
+
+
 def vacant_s(job: Job) -> float:
-    """When all have to start again anyway, nobody is kept waiting: there is time for a node to come."""
-    return max(job.limits.reschedule_s, job.limits.mend_s)
+    """When all have to start again and cannot with fewer, nobody is kept waiting: there is time for a node to come."""
+    return job.limits.reschedule_s if not short_of(job) else max(job.limits.reschedule_s, job.limits.mend_s)
 
 
 def nobody_came(job: Job, waited_s: float) -> str:

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from onward.core.agreement import Agreement, NoAgreement, Part, agree
 from onward.core.checkpoints import choose_start
-from onward.core.elastic import beginning_anew, grow, shrink, shrinks_at_once
+from onward.core.elastic import beginning_anew, grow, shrink, shrinks_at_once, start_short
 from onward.core.ends import close, restart
 from onward.core.facts import THROUGH, RankFacts, Scope, Stage
-from onward.core.faults import has_ended
+from onward.core.faults import has_ended, late_faults, open_incident
 from onward.core.fence import copy_of, has_arrived
 from onward.core.job import (
+    NEEDS_BATCHES,
+    UNKNOWN,
     Decision,
     Facts,
     Job,
@@ -21,14 +23,15 @@ from onward.core.job import (
     forming_s,
     next_generation,
     node_of,
+    short_of,
     vacancy,
     vacant,
-    vacant_s,
 )
 from onward.core.membership import Electorate, Outlook, council
+from onward.core.policy import Policy
 from onward.core.saving import climb
 from onward.core.swap import just_swapped, look_for_switch, swap_when_settled
-from onward.core.words import all_ranks
+from onward.core.words import all_ranks, listed
 
 
 def while_starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
@@ -38,15 +41,28 @@ def while_starting(job: Job, facts: Facts, now: float, outlook: Outlook) -> Deci
         deadline = now + job.limits.form_s
         new = replace(job, phase=Phase.FORMING, generation=gen, agreement=None, deadline=deadline, library=True)
         new = replace(new, waiting="", voters=_with_newcomers(job, outlook))
-        return Decision(new, (f"{all_ranks(job.world_size)} came; forming generation {gen}",))
+        here = all_ranks(len(job.ranks)) if not job.absent else f"{len(job.ranks)} of {job.world_size} ranks"
+        return Decision(new, (f"{here} came; forming generation {gen}",))
     if job.incident is not None and not job.library and all_are(job, facts, lambda f: f.alive and f.pid > 0):
         incident = job.incident.decided(job.incident.policy, "the script runs from its beginning")
         return close(replace(job, incident=incident), now)  # of a plain script no more can be known
+    able = replace(job, library=True, rigid="") if vacant(job) and _are_first(job, facts) else job
+    if able is not job and not short_of(able):  # who is missing has been waited for
+        return start_short(able, now, f"node {listed(vacant(job))} did not come")
     if job.deadline is None and vacant(job):
-        return Decision(replace(job, deadline=now + vacant_s(job)))
+        return start_short(job, now)
     if job.deadline is None and any(f.stage is Stage.SETUP for f in current(job, facts).values()):
         return Decision(replace(job, deadline=now + job.limits.start_s))
     return Decision(job)
+
+
+def _are_first(job: Job, facts: Facts) -> bool:
+    """A job that begins for the first time, with places that nobody holds, and all who are here use the library."""
+    gone = vacant(job)
+    here = {r: f for r, f in current(job, facts).items() if node_of(job, r) not in gone}
+    all_here = len(here) == sum(node_of(job, r) not in gone for r in job.ranks)
+    ready = all_here and all(f.library and f.stage is Stage.SETUP for f in here.values())
+    return ready and job.attempt == 0 and job.rigid == UNKNOWN and Policy.ELASTIC in job.policies
 
 
 def while_running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
@@ -66,7 +82,7 @@ def while_running(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decis
             return Decision(job)
         return grow(job, facts, now) if job.absent else look_for_switch(job, facts, outlook, now)
     if any(f.resumed and f.generation == job.generation for f in here.values()):
-        return Decision(replace(job, begun=True))  # decided by a manager whose word is lost
+        return Decision(replace(job, begun=True, rigid=_why_rigid(here)))  # decided by a manager whose word is lost
     ready = all_are(job, facts, lambda f: f.stage is Stage.READY and f.generation == job.generation)
     return _begin(job, facts, now) if ready else Decision(job)
 
@@ -78,6 +94,11 @@ def _is_through(f: RankFacts) -> bool:
 def _begin(job: Job, facts: Facts, now: float) -> Decision:
     """Every rank stands before its first step: begin, or load what all of them can load."""
     here = current(job, facts)
+    job = replace(job, rigid=_why_rigid(here))
+    if job.absent and job.rigid:
+        if job.incident is None:  # its first start: these have never been there
+            job = open_incident(job, late_faults(job, here, list(job.absent), "start", "has not come"), facts, now)
+        return restart(job, now, f"{len(here)} of {job.world_size} ranks cannot begin: {job.rigid}")
     step, why = choose_start({r: f.loadable for r, f in here.items()}, {r: f.partly for r, f in here.items()})
     incident = job.incident.decided(job.incident.policy, why) if job.incident else None
     if step < 0:
@@ -94,6 +115,10 @@ def _begin(job: Job, facts: Facts, now: float) -> Decision:
         incident=incident,
     )
     return Decision(replace(new, deadline=now + forming_s(new)), (why,))
+
+
+def _why_rigid(here: Facts) -> str:
+    return "" if all(f.elastic for f in here.values()) else NEEDS_BATCHES
 
 
 def _is_behind(f: RankFacts, outlook: Outlook) -> bool:

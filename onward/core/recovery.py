@@ -19,7 +19,7 @@ from onward.core.ends import all_ended_well, fail, root_cause, succeed
 from onward.core.faults import new_faults
 from onward.core.fence import fence_by
 from onward.core.incident import Incident
-from onward.core.job import OVER, STOP, Decision, Facts, Job, Phase, vacancy
+from onward.core.job import OVER, STOP, Decision, Facts, Job, Phase, node_of, vacancy, vacant
 from onward.core.membership import ALONE, Outlook, Vote, vote
 from onward.core.moving import ranks_on, refilled
 from onward.core.phases import while_forming, while_pausing, while_running, while_starting
@@ -83,7 +83,8 @@ def _once(job: Job, facts: Facts, now: float, outlook: Outlook) -> Decision:
         decision = tend_absent(job, facts)
         if decision.job != job:
             return decision
-    if None in job.places and job.phase in (Phase.STARTING, Phase.PAUSING, Phase.RUNNING):
+    waited_for = bool(vacant(job)) or job.phase is not Phase.STARTING  # when all have started, others join
+    if None in job.places and waited_for and job.phase in (Phase.STARTING, Phase.PAUSING, Phase.RUNNING):
         decision = _give_places(job, outlook, now)
         if decision.job != job:
             return decision
@@ -108,6 +109,8 @@ def _give_places(job: Job, outlook: Outlook, now: float) -> Decision:
     if job.phase is Phase.RUNNING:
         return Decision(replace(job, places=places), (f"{why}, and joins when it is ready",))
     incident = job.incident.decided(job.incident.policy, why) if job.incident is not None else None
+    if job.phase is Phase.STARTING:  # all are about to begin, so these begin with them
+        job = replace(job, absent=tuple(r for r in job.absent if places[node_of(job, r)] is None))
     if job.phase is Phase.PAUSING:
         job = replace(job, arriving=(*job.arriving, *ranks_on(job, {i for i, _ in new})))
     job = replace(job, places=places, mend_until=until, deadline=deadline, waiting=waiting, incident=incident)

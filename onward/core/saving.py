@@ -9,7 +9,7 @@ from onward.core.ends import restart, stopped, why_not_again
 from onward.core.facts import THROUGH, Scope, Stage
 from onward.core.faults import condemned, needs_new_process
 from onward.core.fence import copy_of, fenced
-from onward.core.job import RELOAD, STOP, Decision, Facts, Job, Phase, current, does_without, is_load, node_of
+from onward.core.job import RELOAD, STOP, Decision, Facts, Job, Phase, current, does_without, is_load, node_of, vacant
 from onward.core.policy import Policy
 
 
@@ -31,7 +31,7 @@ def _ending(job: Job) -> str:
     if Policy.DUMP in job.policies:
         return Policy.DUMP.value
     in_place = Policy.RETRY in job.policies or Policy.RECOVER_IN_PLACE in job.policies
-    whole = None not in job.places  # memory is lost with a node
+    whole = not vacant(job)  # memory is lost with a node
     return RELOAD if in_place and whole and not why_not_again(job) else ""
 
 

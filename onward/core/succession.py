@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onward.core.faults import late_faults
 from onward.core.fence import fenced
-from onward.core.job import OVER, Facts, Job, Phase, forming_s, mend_s, next_generation
+from onward.core.job import OVER, Facts, Job, Phase, forming_s, mend_s, next_generation, vacant, vacant_s
 from onward.core.remedy import CAUSE_S, on_faults
 from onward.core.switch import HEARD_S
 
@@ -18,7 +18,7 @@ def resumed(job: Job, now: float) -> Job:
     The old manager's clock may have been another, and nobody could answer meanwhile: all waits begin again.
     """
     waits = {
-        Phase.STARTING: job.limits.start_s,
+        Phase.STARTING: vacant_s(job) if vacant(job) else job.limits.start_s,
         Phase.PAUSING: job.limits.pause_s + job.limits.steps_s,
         Phase.SAVING: job.limits.save_s,
         Phase.FORMING: forming_s(job),

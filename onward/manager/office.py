@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onward.core.job import Job, age, new_job
-from onward.core.membership import Electorate, Outlook, council, fill, vote
+from onward.core.membership import Electorate, Member, Outlook, council, fill, vote
+from onward.core.policy import Policy
 from onward.core.succession import inherited
 from onward.manager.roll import Roll
 from onward.manager.settings import ManagerSettings
@@ -62,12 +63,24 @@ def _begin(term: int, settings: ManagerSettings, roll: Roll, now: float) -> Clai
     places = fill((None,) * s.nodes, roll.here(now), starting=True)
     if any(m.age for m in roll.latest.values()):
         return Claim(waiting="those who hold the record of this job")
-    missing = places.count(None)
-    if missing:
+    missing, here = places.count(None), [m for m in places if m is not None]
+    if missing and not _may_begin_without(missing, here, s, roll, now):
         return Claim(waiting=f"{missing} of {s.nodes} nodes")
     job = new_job(s.world_size, s.policies, s.limits, places)
-    voters = (Electorate(council([m for m in places if m is not None]), s.seat, term),)
+    voters = (Electorate(council(here), s.seat, term),)
     return Claim(replace(job, term=term, voters=voters, run=s.seat[:8]))
+
+
+def _may_begin_without(missing: int, here: Sequence[Member], s: ManagerSettings, roll: Roll, now: float) -> bool:
+    """Nobody has come to fill the last places for a while, and the job may go on with as few nodes.
+
+    Never with half of them or less, or two halves could begin; and not where a cluster decides when pods start.
+    """
+    least = max(s.limits.min_nodes, s.nodes // 2 + 1)
+    if Policy.ELASTIC not in s.policies or s.nodes - missing < least or any(m.pod for m in here):
+        return False
+    enough_since = sorted(roll.came_at[m.id] for m in here)[least - 1]
+    return now - enough_since >= s.limits.last_call_s
 
 
 def outranked(message: AgentFacts, job: Job, seat: str, base: tuple[int, ...] | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from onward.core.agreement import Part
@@ -103,7 +103,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
     local = job.world_size // max(1, len(job.places))
     ranks = range(node * local, (node + 1) * local) if node >= 0 else range(0)
     ahead = [r for i in mandate.ahead.get(agent, ()) for r in range(i * local, (i + 1) * local)] if node < 0 else []
-    first = job.places[0]
+    first = next((m for m in job.places if m is not None), None)
     return Orders(
         term=job.term,
         seat=mandate.seat,
@@ -128,7 +128,7 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
         job=d.record if not d.holders or agent in d.holders else b"",
         kept_at={} if stands_in else {r: at for r in ranks if (at := kept_at(job, r, roll))},  # before a swap it grows
         ahead=ahead,
-        log_at={r: home for r in (ranks if stands_in else ahead) if (home := _home(job, r))},
+        log_at={r: home for r in (ranks if stands_in else ahead) if (home := _home(job, r))} | _told_by(job, ranks),
         store=d.store if job.phase in _FORMED or job.soft else "",
         master=f"{first.address}|{first.master_port}" if first is not None else "",
         managers=d.managers,
@@ -149,11 +149,19 @@ def _home(job: Job, rank: int) -> str:
     return m.peer if m is not None else ""
 
 
+def _told_by(job: Job, ranks: Collection[int]) -> dict[int, str]:
+    """Of absent ranks nobody may know what they exchanged in their set-up, if they were there: what another one did."""
+    absent = [r for r in ranks if r in job.absent]
+    there = next((at for r in job.ranks if (at := _home(job, r))), "") if absent else ""
+    return dict.fromkeys(absent, there) if there else {}
+
+
 def _save(job: Job, node: int, roll: Roll) -> Save | None:
     if job.phase is not Phase.SAVING or job.agreement is None or node < 0:  # one that stands by saves nothing
         return None
     m = job.places[node]
-    adopted = [r for r in lost_ranks(job) if m is not None and roll.keeper(job, r) == m.id]
+    lost = set(lost_ranks(job)).difference(job.absent)
+    adopted = [r for r in sorted(lost) if m is not None and roll.keeper(job, r) == m.id]
     disk = job.ending != RELOAD
     return Save(step=job.agreement.step, disk=disk, again=job.between, reason=job.ending, adopted=adopted)
 
@@ -201,15 +209,15 @@ def _rank_order(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> RankOrde
 def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
     """How a rank comes into the group of this generation, and to its state."""
     job, a = d.job, d.job.agreement
-    partner = _partner(job, rank)
+    partner, members = _partner(job, rank), list(job.ranks) if job.absent else []
     if a is None:
-        return Form(world_size=job.world_size, begin=job.begun, partner=partner)
+        return Form(world_size=job.world_size, members=members, begin=job.begun, partner=partner)
     part = a.parts[rank]
     fresh = rank in job.joining and part is Part.RECEIVE
     giver = facts.get(d.givers[rank]) if part is Part.RECEIVE else None
     return Form(
         world_size=job.world_size,
-        members=list(job.ranks) if job.absent else [],
+        members=members,
         fresh=fresh,
         past=(fresh and not job.between) or any(r == rank and begun >= a.step for r, begun in job.past),
         step=a.step,

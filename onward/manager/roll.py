@@ -26,6 +26,7 @@ class Roll:
         self.absent: set[str] = set()  # not connected
         self.first_at: float | None = None  # when the first of them was heard
         self.absent_s, self._fresh_s = max(ABSENT_S, 3 * beat_s), max(FRESH_S, 2 * beat_s)
+        self.came_at: dict[str, float] = {}  # agent -> when it was heard for the first time
         self._heard_at: dict[str, float] = {}
         self._leaving_since: dict[str, float] = {}
         self._looked_at: float | None = None
@@ -59,6 +60,7 @@ class Roll:
         me = message.agent.id
         back = self.silence(message.agent, now) > self.absent_s
         self._heard_at[me] = now
+        self.came_at.setdefault(me, now)
         self.seen[me] = message.version
         before = self.latest.get(me)
         self._changes += message.kept != (before.kept if before is not None else {})

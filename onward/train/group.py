@@ -21,6 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import PrefixStore, ProcessGroup
 
 from onward.train.backends import ALL, Backend, Place
+from onward.train.fewer import among
 from onward.train.generation import Generation
 from onward.train.groups import Groups
 from onward.train.loopback import answer
@@ -44,6 +45,7 @@ class Group(ProcessGroup):
         self.ranks = ranks
         self._me, self._full = ranks[rank], size
         self.over_world = size == world_size
+        self._there: list[int] = []  # where those who are present stand among `ranks`
         self._inner: dict[str, tuple[Backend, Any]] = {}  # by the kind of device whose tensors it takes
         owner.members.append(self)
         if not owner.alone:
@@ -53,6 +55,7 @@ class Group(ProcessGroup):
         owner = self._owner
         present = [r for r in self.ranks if not owner.present or r in owner.present]
         self._rank, self._size = present.index(self._me), len(present)
+        self._there = [self.ranks.index(r) for r in present]
         for backend in owner.backends:
             name = f"{generation.number}/{self._name}/{backend.name}"
             place = Place(
@@ -75,6 +78,7 @@ class Group(ProcessGroup):
     def adopt(self, inner: dict[str, tuple[Backend, Any]]) -> None:
         """Take over what was connected beforehand (see `ahead`). All ranks are in it."""
         self._rank, self._size = self.ranks.index(self._me), len(self.ranks)
+        self._there = list(range(self._size))
         self._inner = inner
 
     def detach(self) -> list[Any]:
@@ -96,17 +100,17 @@ class Group(ProcessGroup):
         return "onward"
 
     def getRank(self) -> int:
-        return self._rank
+        return self.rank()
 
     def getSize(self) -> int:
         """What DDP divides by: the mean stays that of the full world, also while some ranks are absent."""
         return self._full
 
     def rank(self) -> int:
-        return self._rank
+        return self.ranks.index(self._me) if self._owner.as_whole else self._rank
 
     def size(self) -> int:
-        return self._size
+        return self._full if self._owner.as_whole else self._size
 
     @property
     def me(self) -> int:
@@ -202,6 +206,8 @@ class Group(ProcessGroup):
                     args[-1].asyncOp = True  # for a synchronous operation torch gives nothing to wait for
                 if backend.late:
                     self._owner.device_time.launching()
+                if self._size < self._full:
+                    op, args = among(self._there, self._full, op, args, self._owner.as_whole)
                 inner = getattr(group, op)(*args)
         except RuntimeError as e:
             generation.fail(str(e))

@@ -45,6 +45,7 @@ class Groups:
         self.accelerated = False
         self.devices: list[Any] = []
         self.present: frozenset[int] = frozenset()  # ranks of the generation; empty: all
+        self.as_whole = False  # the set-up runs without some ranks, and makes its groups for all
         self.members: list[Group] = []
         self.before_launch: Callable[[Group, str, Any], Any] | None = None
         self.on_complete: Callable[[Generation, float], None] | None = None
@@ -68,7 +69,7 @@ class Groups:
 
         `made`: the groups that are connected already.
         """
-        self.present = frozenset(members)
+        self.present, self.as_whole = frozenset(members), False
         old = self.generation
         generation = made.generation if made is not None else Generation(number)
         generation.number = number

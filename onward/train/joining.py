@@ -35,6 +35,9 @@ def join(rank: Rank) -> None:
     rank.groups.generation = Generation(order.generation)
     if order.form is not None:
         rank.partner.choose(order.form.partner, order.generation)
+        rank.groups.present = frozenset(order.form.members)
+        rank.groups.as_whole = bool(order.form.members)
+        rank.members = tuple(order.form.members) or rank.members
     rank.page.set("generation", order.generation)
     try:
         _init_torch(rank)

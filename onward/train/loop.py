@@ -121,6 +121,7 @@ class Loop:
         if order.generation > number:
             yield from self._recover(n)
         rank.loadable = rank.partly = ()
+        rank.groups.as_whole = False
         rank.stay_in_loop()
         if not rank.holds:
             rank.holds = True

@@ -32,7 +32,7 @@ class Recorder:
 
     def note(self, op: str) -> Callable[[Any], None] | None:
         """A function that records the result of `op` once it is there; None when it need not be kept."""
-        if self._spare or _inside_wrapper():
+        if self._spare or inside_wrapper():
             return None
         index = self._index
         self._index += 1
@@ -51,7 +51,7 @@ class Recorder:
 
     def replay(self, op: str, tensors: Any) -> None:
         """In a spare: put the recorded result of `op` into `tensors`."""
-        if _inside_wrapper():
+        if inside_wrapper():
             return
         index = self._index
         self._index += 1
@@ -64,7 +64,7 @@ class Recorder:
             self.problem = f"collective {index} before the first step: {e}"
 
 
-def _inside_wrapper() -> bool:
+def inside_wrapper() -> bool:
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.nn.parallel.distributed":

@@ -4,6 +4,7 @@ import argparse
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -14,9 +15,16 @@ parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--pace", type=float, default=0.05, help="seconds a step takes at least")
 parser.add_argument("--digest")
 parser.add_argument("--dir", help="save every ten steps, there")
+parser.add_argument("--exchange", type=int, help="in the set-up, where this rank tells the others something")
 args = parser.parse_args()
 
 run = onward.init()
+if args.exchange is not None:
+    told, ones = [time.time_ns() if run.rank == args.exchange else None], torch.zeros(run.world_size, dtype=torch.long)
+    dist.broadcast_object_list(told, src=args.exchange)
+    dist.all_gather_into_tensor(ones, torch.ones(1, dtype=torch.long))
+    dist.new_group(range(run.world_size))
+    print("told", dist.get_rank(), dist.get_world_size(), int(ones.sum()), *told, flush=True)
 torch.manual_seed(0)
 data = torch.utils.data.TensorDataset(torch.randn(960, 16), torch.randn(960, 4))
 model = DDP(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4)))

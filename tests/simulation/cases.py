@@ -319,4 +319,33 @@ CASES = (
             "policies": (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.ELASTIC, Policy.DUMP, Policy.EXIT),
         },
     ),
+    _case(
+        "a node never comes",
+        "all others waited for it until they gave up, though they were enough",
+        Fault("kill-node", node=2, at=0.0),
+        **SEVERAL
+        | {
+            "steps": 60,
+            "elastic": True,
+            "min_nodes": 2,
+            "standbys": (4.0,),
+            "policies": (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.ELASTIC, Policy.EXIT),
+        },
+    ),
+    _case(
+        "a rank is killed in a start with fewer, and another one notices first",
+        "a connection that broke was taken for an error of the script, and all waited for a node that never came",
+        Fault("kill-node", node=2, at=0.4),
+        Fault("raise-communication", 1, "forward", 40),
+        Fault("kill", 0, phase="Forming", nth=3, delay_s=0.02),
+        attempts=2,
+        **SEVERAL
+        | {
+            "steps": 60,
+            "elastic": True,
+            "min_nodes": 2,
+            "standbys": (),
+            "policies": (Policy.RECOVER_IN_PLACE, Policy.ELASTIC, Policy.EXIT),
+        },
+    ),
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onward.core.job import Job
+from onward.core.ends import NOT_MADE_FOR_FEWER
+from onward.core.faults import IDENTICAL_LIMIT
+from onward.core.job import UNKNOWN, Job
+from onward.core.policy import Policy
 
 if TYPE_CHECKING:
     from .ranks import RankProcess
@@ -36,6 +39,13 @@ class Copies:
                     found = candidate
         return found
 
+    def too_few(self, job: Job, rank_faults: int) -> bool:
+        """For a start without the nodes that are missing; or the script has not shown that it can."""
+        enough = nodes_of(job) >= self.world.scenario.min_nodes
+        if Policy.ELASTIC not in job.policies or not enough or UNKNOWN in job.reason:
+            return True
+        return NOT_MADE_FOR_FEWER in job.reason and rank_faults >= IDENTICAL_LIMIT
+
     def _can_reach(self, rank: int, step: int, job: Job) -> bool:
         if self.world.scenario.elastic:
             return True  # a new process may begin with what it had in its set-up
@@ -54,12 +64,17 @@ class Copies:
         kept = agent.logic.keeper.of(rank, job.attempt)
         return [int(data.split()[0]) for data in kept.slots.values()]
 
-    def saved(self, world_size: int) -> int:
+    def saved(self, job: Job) -> int:
         """The newest step that every rank could load now."""
-        found = [self.world.agent_of(r) for r in range(world_size)]
-        agents = [a for a in found if a is not None and a.running]
-        if len(agents) < world_size:
+        found = {r: self.world.agent_of(r) for r in job.ranks}
+        agents = {r: a for r, a in found.items() if a is not None and a.running}
+        if len(agents) < len(found):
             return -1
-        whole = {s for r, a in enumerate(agents) for s in a.loadable(r)}
-        each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in enumerate(agents)]
+        whole = {s for r, a in agents.items() for s in a.loadable(r)}
+        each = [{*a.loadable(r), *a.memory.steps_of(r)[1]} for r, a in agents.items()]
         return max(set.intersection(whole, *each), default=-1)
+
+
+def nodes_of(job: Job) -> int:
+    """Those who are there."""
+    return len(job.places) - job.places.count(None)

@@ -25,7 +25,7 @@ from onward.agent.stores import Asker, Stores
 from onward.core.agreement import Agreement, Copy, NoAgreement, Part, _common_group, agree
 from onward.core.elastic import beginning_anew, goes_on_with_fewer
 from onward.core.facts import RankFacts
-from onward.core.job import Facts, Job, current
+from onward.core.job import Facts, Job, current, short_of
 from onward.core.membership import Electorate, Member, Outlook, Places, Vote, fill, vote
 from onward.core.moving import why_not
 from onward.core.saving import _is_fetching
@@ -338,6 +338,15 @@ def _waits_for_whoever_comes(job: Job) -> bool:
     return False
 
 
+def _any_number(job: Job) -> str:
+    return short_of(replace(job, limits=replace(job.limits, min_nodes=1)))
+
+
+def _for_all(d: Draft, rank: int, facts: Facts) -> Form:
+    told = form(d, rank, facts)
+    return told if d.job.agreement is not None else msgspec.structs.replace(told, members=[])
+
+
 def _nobody_anew(job: Job, here: Facts) -> tuple[int, ...]:
     return ()
 
@@ -350,6 +359,19 @@ def _past_whatever_is_between(d: Draft, rank: int, facts: Facts) -> Form:
 def _with_a_past(d: Draft, rank: int, facts: Facts) -> Form:
     return msgspec.structs.replace(form(d, rank, facts), fresh=False)
 
+
+SHORT_MUTANTS = (
+    _mutant(
+        "least forgotten",
+        "a job starts again with fewer nodes than it needs",
+        *_everywhere(short_of, _any_number),
+    ),
+    _mutant(
+        "who is there untold",
+        "the first group of a start with fewer ranks is formed for all",
+        *_everywhere(form, _for_all),
+    ),
+)
 
 ELASTIC_MUTANTS = (
     _mutant(

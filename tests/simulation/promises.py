@@ -15,7 +15,7 @@ from onward.core.membership import Outlook, index_of, vote
 from onward.core.policy import Policy
 from onward.wire.messages import Form, Orders, StoreRequest
 
-from .copies import Copies
+from .copies import Copies, nodes_of
 from .fabric import MASK, Op, Request, mix
 from .scenario import CONTROL, NODES
 from .transaction import HALF, first_local, first_shared
@@ -62,6 +62,7 @@ class Promises:
         self._attempt_committed: dict[int, int] = {}  # attempt -> furthest committed step
         self._kept = -1  # step that was saved when everybody was last started again
         self.followed = 0  # claims to hold the state of another
+        self.short = 0  # how often everybody started again but for some that were absent
         self.shrunk = self.grown = 0  # how often a job went on with fewer ranks, and with more
         self._good_ends: dict[int, dict[int, int]] = {}  # attempt -> the step after which a rank's script has ended
 
@@ -331,6 +332,8 @@ class Promises:
         if job.phase is Phase.FORMING and old.phase is Phase.PAUSING:
             self.grown += bool(job.joining)
             self.shrunk += bool(job.absent) and not job.joining
+        if job.phase is Phase.FORMING and job.absent and nodes_of(job) < self.world.scenario.min_nodes:
+            self._broken(3, f"the job goes on with {nodes_of(job)} nodes")
         if job.incidents > old.incidents and not self._rank_faults():
             self._broken(5, "an incident was opened although nothing happened to any rank")
         if job.incident is not None and old.incident is not job.incident:
@@ -340,7 +343,8 @@ class Promises:
         if job.phase is Phase.FAILED and old.phase is not Phase.FAILED:
             self._check_failure(job)
         if job.attempt > old.attempt:
-            self._check_restart(old)
+            self.short += bool(job.absent)
+            self._check_restart(old, job)
         if job.agreement is not None and Part.LOAD in job.agreement.parts.values() and not old.begun:
             self._check_load(job)
 
@@ -358,7 +362,7 @@ class Promises:
             if p.committed > job.agreement.step and not p.tx.was_damaged:
                 self._broken(2, f"{p} committed {p.committed} steps, the job goes on at {job.agreement.step}")
 
-    def _check_restart(self, old: Job) -> None:
+    def _check_restart(self, old: Job, job: Job) -> None:
         """Everybody starts again: only right when nothing could be kept, or nothing is allowed to be."""
         if not self._attempt_committed.get(old.attempt, 0):
             return
@@ -380,11 +384,11 @@ class Promises:
             return
         if "did not come up" in why and any(p.stand_in and p.stuck for p in self._copies.members(old)):
             return
-        enough = s.elastic and len(old.places) - old.places.count(None) >= s.min_nodes
+        enough = s.elastic and nodes_of(old) >= s.min_nodes
         if (re.search("no node took the place|still only", why) and not enough) or self._cut_lately():
             return
         left = self._copies.complete(old)
-        if left >= 0 and left <= self._copies.saved(old.world_size):
+        if left >= 0 and left <= self._copies.saved(job):
             self._kept = left
             return
         if old.phase is Phase.SAVING and (self.world.scenario.disk_full or self._slow()):
@@ -428,7 +432,8 @@ class Promises:
             return
         if ("NoQuorum" in job.reason and self._may_lack_quorum()) or self._cut_lately():
             return
-        if "no node took the place" in job.reason and any(f.kind in NODES for f in fired):
+        missing = "no node took the place" in job.reason and any(f.kind in NODES for f in fired)
+        if missing and self._copies.too_few(job, self._rank_faults()):
             return
         self._broken(3, f"the job failed although it need not have: {job.reason}")
 

@@ -334,6 +334,45 @@ def draw_elastic(rng: Random) -> Scenario:
     return s
 
 
+def draw_short(rng: Random) -> Scenario:
+    """A job that goes on with fewer, and then starts again: all that are left die, or nothing cheaper is there."""
+    s = draw_elastic(rng)
+    in_place = (Policy.RECOVER_IN_PLACE, Policy.ELASTIC)
+    s.policies = rng.choice(
+        (
+            (*in_place, Policy.DUMP, Policy.EXIT),
+            (*in_place, Policy.EXIT),
+            (Policy.RECOVER_IN_PLACE, Policy.RECOVER, Policy.ELASTIC, Policy.DUMP, Policy.EXIT),
+            (Policy.RETRY, Policy.RECOVER_IN_PLACE, Policy.ELASTIC, Policy.DUMP, Policy.EXIT),
+        )
+    )
+    s.save_every = rng.choice((0, 5, 5))
+    s.min_nodes = rng.choice((1, s.nodes - 1, s.nodes - 1, s.nodes))
+    s.standbys = tuple(rng.uniform(1.5, 6.0) for _ in range(rng.choice((0, 1, 1, 2))))
+    at = rng.uniform(1.6, 2.6)
+    if rng.random() < 0.5:
+        s.faults[1:] = [Fault("kill", rank, at=at) for rank in range(s.world_size)]
+    else:
+        kind = rng.choice(("raise-communication", "drop", "raise-once", "raise-memory"))
+        point = rng.choice(("enter", "reduced")) if kind == "drop" else rng.choice(BLOCK_POINTS[:5])
+        struck = range(rng.choice((1, s.world_size)))
+        s.faults[1:] = [Fault(kind, rank, point, rng.choice((28, 34))) for rank in struck]
+    s.faults += [_fault_in_short_start(rng, s, at) for _ in range(rng.choice((0, 1, 1, 2)))]
+    return s
+
+
+def _fault_in_short_start(rng: Random, s: Scenario, at: float) -> Fault:
+    """Of the manager, of one that starts again, or of its node."""
+    roll, delay = rng.random(), rng.choice((0.0, 0.01, 0.05, 0.15))
+    if roll < 0.4:
+        phase = rng.choice(("Starting", "Starting", "Saving", "Forming", "Running"))
+        journal = rng.choice(("kept", "torn", "lost"))
+        return Fault("manager-kill", phase=phase, nth=rng.choice((1, 2, 3)), delay_s=delay, journal=journal)
+    if roll < 0.7:
+        return Fault("kill", rng.randrange(s.world_size), at=at + rng.uniform(0.02, 0.6))
+    return Fault("kill-node", node=rng.randrange(s.nodes + len(s.standbys)), at=at + rng.uniform(-0.2, 1.0))
+
+
 def _fault_while_shrunk(rng: Random, s: Scenario) -> Fault:
     """Of another node, of a rank, of one that prepares to join, of the manager, or of the network."""
     roll, rank, at = rng.random(), rng.randrange(s.world_size), rng.uniform(0.5, 3.5)

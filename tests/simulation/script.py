@@ -75,7 +75,7 @@ class Script:
         if order.form is not None:
             p.partner.choose(order.form.partner, order.generation)
         try:
-            yield from p.fence.open(order.generation, "")
+            yield from p.fence.open(order.generation, "", order.form.members if order.form is not None else ())
         except (NotJoined, Interrupted):
             yield from self._fail_outside("could not form the group")
         p.report(Stage.FORMED)

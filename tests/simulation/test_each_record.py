@@ -26,12 +26,17 @@ def _job(*faults: Fault, **changes: Any) -> Scenario:
 
 
 KILLED = Fault("kill", 1, "forward", 3)
+SHRUNK: dict[str, Any] = {"world_size": 3, "nodes": 3, "steps": 40, "elastic": True, "min_nodes": 2, "save_every": 100}
+NO_RETRY = (Policy.RECOVER_IN_PLACE, Policy.ELASTIC)
+BROKEN_WHILE_SHRUNK = (Fault("kill-node", 2, "forward", 3, node=-1), Fault("raise-communication", 1, "forward", 20))
 STORIES = {
     "retry": _job(Fault("raise-communication", 1, "forward", 3)),
     "recover-in-place": _job(KILLED),
     "recover": _job(Fault("kill-node", 1, "forward", 3, node=-1), **SEVERAL),
     "recover, of rank 0": _job(Fault("kill-node", 0, "forward", 3, node=-1), **SEVERAL),
     "dump": _job(KILLED, policies=(Policy.DUMP, Policy.EXIT), save_every=100),
+    "dump, with fewer": _job(*BROKEN_WHILE_SHRUNK, policies=(*NO_RETRY, Policy.DUMP, Policy.EXIT), **SHRUNK),
+    "reload, with fewer": _job(*BROKEN_WHILE_SHRUNK, policies=(*NO_RETRY, Policy.EXIT), **SHRUNK),
     "exit": _job(KILLED, policies=(Policy.EXIT,), save_every=2),
     "hot-switch": _job(Fault("sub-health", node=1, at=0.4), hot_switch=True, **SEVERAL | {"steps": 60}),
     "hot-switch, of rank 0": _job(Fault("sub-health", node=0, at=0.4), hot_switch=True, **SEVERAL | {"steps": 60}),

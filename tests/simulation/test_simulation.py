@@ -18,7 +18,7 @@ from onward.core.policy import Policy
 
 from .cases import CASES, Case
 from .conftest import DEFAULT_SEEDS
-from .mutants import ELASTIC_MUTANTS, MOVE_MUTANTS, MUTANTS, SWITCH_MUTANTS, Mutant, planted
+from .mutants import ELASTIC_MUTANTS, MOVE_MUTANTS, MUTANTS, SHORT_MUTANTS, SWITCH_MUTANTS, Mutant, planted
 from .scenario import (
     BLOCK_POINTS,
     CONTROL,
@@ -32,6 +32,7 @@ from .scenario import (
     draw,
     draw_elastic,
     draw_move,
+    draw_short,
     draw_swap,
     draw_switch,
 )
@@ -240,11 +241,47 @@ def test_promises_hold_while_a_job_goes_on_with_fewer(shrinks: range) -> None:
         assert {"kill", "stop", "hang", "cut", "raise-communication"} <= set(kinds)
 
 
+def short(seed: int, trace: bool = False) -> World:
+    return World(seed, trace=trace, scenario=draw_short(Random(seed)))
+
+
+_MORE_STARTS = pytest.param(range(40, 1000), marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
+
+
+@pytest.mark.parametrize("starts", [range(40), _MORE_STARTS], ids=str)
+def test_promises_hold_while_a_job_starts_again_with_fewer(starts: range) -> None:
+    """It had gone on without a node, and then all that are left must start again, or there are too few for that."""
+    kinds: Counter[str] = Counter()
+    began = grew = too_few = 0
+    for seed in starts:
+        world = short(seed)
+        outcome = world.run()
+        if outcome.broken or outcome.phase not in ENDS:
+            story = "\n".join((short(seed, trace=True).run().trace or [])[-LAST_LINES:])
+            pytest.fail(f"short start, seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        kinds.update(f.kind for f in world.fired)
+        began += world.promises.short > 0
+        grew += world.promises.short > 0 and world.promises.grown > 0
+        too_few += world.job is not None and "the job needs" in world.job.reason
+    assert began > len(starts) / 4
+    assert grew > len(starts) / 12
+    assert too_few
+    assert {"kill-node", "kill", "manager-kill", "raise-communication"} <= set(kinds)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutant", ELASTIC_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_of_going_on_with_fewer_is_caught(mutant: Mutant) -> None:
     with planted(mutant):
         caught = any(shrunk(seed).run().broken for seed in range(400))
+    assert caught, f"no seed notices that {mutant.what}"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", SHORT_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_of_a_start_with_fewer_is_caught(mutant: Mutant) -> None:
+    with planted(mutant):
+        caught = any(short(seed).run().broken for seed in range(400))
     assert caught, f"no seed notices that {mutant.what}"
 
 

@@ -24,7 +24,9 @@ from .ranks import RankProcess
 from .scenario import Fault, Scenario, draw
 from .shells import SimAgent
 
-LIMITS = Limits(pause_s=0.5, mend_s=6.0, reschedule_s=3.0, quorum_s=8.0, form_s=2.0, start_s=4.0, save_s=3.0)
+LIMITS = Limits(
+    pause_s=0.5, mend_s=6.0, reschedule_s=3.0, last_call_s=2.0, quorum_s=8.0, form_s=2.0, start_s=4.0, save_s=3.0
+)
 NODE_TIMEOUT_S = 4.0
 HANG_FLOOR_S = 0.7
 HANG_FIRST_S = 2.5
