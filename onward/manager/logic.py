@@ -10,7 +10,7 @@ from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, RankFacts
 from onward.core.incident import Incident
 from onward.core.job import OVER, Job, Phase, age, node_of
-from onward.core.membership import Member, Outlook, nobody_left
+from onward.core.membership import Member, Outlook, beat_s, facts_s, nobody_left
 from onward.core.recovery import QUIET_S, advance, quorum
 from onward.core.saving import savers
 from onward.core.standby import Ahead, to_prepare
@@ -35,9 +35,8 @@ from onward.wire.messages import (
     Note,
 )
 
-RESEND_S = 0.2  # orders that an agent does not show to have are sent again
+RESEND_S = 0.2  # orders that an agent does not show to have are sent again (or after a beat of its)
 VERDICT_S = 2.0  # so long the end of a job is kept back for agents that have not taken it in
-BEAT_S = 1.0  # agents that hear nothing for some of these look for another manager
 
 
 class ManagerLogic:
@@ -58,6 +57,7 @@ class ManagerLogic:
         self._terms = [0]
         self._watch = Watch(settings.hang_floor_s, settings.hang_first_s)
         self._told_at: dict[str, float] = {}  # agent -> when it was last sent orders
+        self._resend_s = max(RESEND_S, facts_s(settings.nodes))
         self._beat_at = 0.0
         self._grant: Grant | None = None
         self._savers: dict[int, int] = {}
@@ -138,7 +138,7 @@ class ManagerLogic:
         if think:
             self.think(now)
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
-        if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
+        if first or (behind and now - self._told_at.get(me, -self._resend_s) >= self._resend_s):
             seat = self.settings.seat  # it hosts us, and is told who is here
             self._send_orders([me, seat] if first and seat != me and seat in self._roll.seen else [me], now)
         return news or back or first
@@ -321,7 +321,7 @@ class ManagerLogic:
         return self._roll.know(job, self._phase_since) or (late and quorum(job, outlook).enough)
 
     def _beat(self, now: float) -> None:
-        if now - self._beat_at >= BEAT_S:
+        if now - self._beat_at >= beat_s(self.settings.nodes):
             self._beat_at = now
             job = self.job
             lacking = self._lacking_since is not None and now - self._lacking_since > QUIET_S
@@ -426,6 +426,8 @@ class ManagerLogic:
         self._version += 1
         if new_phase:
             self._phase_since = self._version
+        if self._lacking_since is None:
+            self._beat_at = now  # this shows as well that it is in office
         self._send_orders(sorted(self._roll.seen), now)
 
     def _send_orders(self, agents: list[str], now: float) -> None:
