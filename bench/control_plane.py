@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import os
 import resource
 import socket
@@ -174,6 +175,8 @@ class Fleet:
         beats = asyncio.ensure_future(self._beat(agents))
         await self._until(lambda: self._all_run(agents), lives)
         formed = time.monotonic() - began
+        gc.collect()
+        gc.freeze()  # each agent is a process of its own, and does not wait for ten thousand others' garbage
         await asyncio.sleep(1.0)
         load = await self._idle()
         for a in agents:

@@ -56,6 +56,7 @@ class ManagerLogic:
         self._records = [record] if record else []
         self._terms = [0]
         self._watch = Watch(settings.hang_floor_s, settings.hang_first_s)
+        self._back = False  # somebody was silent for long, and is heard again
         self._told_at: dict[str, float] = {}  # agent -> when it was last sent orders
         self._resend_s = max(RESEND_S, facts_s(settings.nodes))
         self._beat_at = 0.0
@@ -127,7 +128,7 @@ class ManagerLogic:
             self._step_down(f"agent {message.agent.name} {why}")
             return True
         elif back:
-            self.job = resumed(self.job, now)
+            self._back = True
         self._catch_up(message, now)
         node = self._roll.place(self.job, me)
         for f in message.ranks:
@@ -248,6 +249,8 @@ class ManagerLogic:
         if self.job is None or self.deposed:
             self._beat(now)
             return
+        if self._back:
+            self.job, self._back = resumed(self.job, now), False
         job, over = self._bulletin.expired(self.job, now)
         if over:
             self._keep(job, now)

@@ -243,8 +243,6 @@ def _own_error(job: Job, rank: int) -> str:
 
 def _kept_at(job: Job, rank: int, roll: Roll) -> str:
     """The agent that keeps the local state of a rank whose own node has none of it."""
-    if rank not in roll.kept:
-        return ""
-    if job.phase is not Phase.PAUSING and rank not in job.absent:
+    if (job.phase is not Phase.PAUSING and rank not in job.absent) or rank not in roll.kept:
         return ""
     return "" if roll.holds(job, rank) else roll.keeps_newest(rank)

@@ -31,6 +31,9 @@ class Roll:
         self._looked_at: float | None = None
         self._places: tuple[Member | None, ...] = ()
         self._nodes: dict[str, int] = {}  # agent -> its place among those
+        self._in_place: list[tuple[int, str]] = []  # see `_placed`
+        self._placed_in: tuple[Member | None, ...] | None = None
+        self._placed_among = 0
         self._changes = 0  # of what is kept where
         self._kept: dict[int, int] = {}
         self._kept_as_of: tuple[int, ...] = ()
@@ -109,6 +112,8 @@ class Roll:
 
     def all_leave(self, job: Job) -> bool:
         """One node that is told to end leaves the job to the others; when all are, the job is to end."""
+        if not self._leaving_since:
+            return False
         placed = self._placed(job)
         return bool(placed) and all(self.latest[agent].stopping for _, agent in placed)
 
@@ -133,8 +138,11 @@ class Roll:
         return self._nodes.get(agent, -1)
 
     def _placed(self, job: Job) -> list[tuple[int, str]]:
-        """(node, agent) of those who have a place and have been heard."""
-        return [(i, m.id) for i, m in enumerate(job.places) if m is not None and m.id in self.latest]
+        """(node, agent) of those who have a place and have been heard: who has been heard once stays so."""
+        if self._placed_in is not job.places or self._placed_among != len(self.latest):
+            self._in_place = [(i, m.id) for i, m in enumerate(job.places) if m is not None and m.id in self.latest]
+            self._placed_in, self._placed_among = job.places, len(self.latest)
+        return self._in_place
 
     def ranks(self, job: Job) -> dict[int, RankFacts]:
         """What the agents have said of the ranks that are theirs."""
