@@ -334,15 +334,12 @@ class ManagerLogic:
     def _outlook(self, now: float) -> Outlook:
         assert self.job is not None
         job = self.job
-        following = [
-            agent
-            for agent, m in self._roll.latest.items()
-            if m.term == job.term and m.orders_version >= self._phase_since and self._roll.is_here(m.agent, now)
-        ]
+        present = self._roll.present(now)
+        following = [m.agent.id for m in present if m.term == job.term and m.orders_version >= self._phase_since]
         sub_health = self.sub_health(now)
         return Outlook(
             deaf=self._lost.deaf(job, now),
-            here=self._bulletin.fit(job, self._roll.here(now), sub_health, now),
+            here=self._bulletin.fit(job, tuple(m.agent for m in present if not m.stopping), sub_health, now),
             following=frozenset(following),
             gone=frozenset(self._roll.gone),
             stopping=self._roll.all_leave(job),

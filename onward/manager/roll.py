@@ -92,17 +92,20 @@ class Roll:
     def silence(self, m: Member, now: float) -> float:
         return now - self._heard_at.get(m.id, now)
 
-    def is_here(self, m: Member, now: float) -> bool:
-        """Connected, and lately heard of."""
-        return m.id not in self.absent and m.id not in self.gone and self.silence(m, now) < self.absent_s
+    def present(self, now: float) -> list[AgentFacts]:
+        """What those have said who are connected, and lately heard of."""
+        away, heard_at, limit_s = self.absent | self.gone, self._heard_at, self.absent_s
+        told = self.latest.items()
+        return [m for agent, m in told if agent not in away and now - heard_at.get(agent, now) < limit_s]
 
     def here(self, now: float) -> tuple[Member, ...]:
         """Agents that could hold a place."""
-        return tuple(m.agent for m in self.latest.values() if not m.stopping and self.is_here(m.agent, now))
+        return tuple(m.agent for m in self.present(now) if not m.stopping)
 
     def quiet(self, job: Job, now: float) -> list[Member]:
         """Agents with a place of whom nothing fresh is known."""
-        return [m for m in job.places if m is not None and self.silence(m, now) > self._fresh_s]
+        heard_at, limit_s = self._heard_at, self._fresh_s
+        return [m for m in job.places if m is not None and now - heard_at.get(m.id, now) > limit_s]
 
     def leaves(self, job: Job, agent: str, now: float) -> bool:
         """It was told to end, for so long that it is not the whole job that ends."""

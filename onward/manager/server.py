@@ -44,7 +44,7 @@ REFUSALS_TOLD = 50  # one by one; then one of so many
 TICK_S = 0.05
 LONGEST_REST_S = 0.1
 LONGEST_TICK_S = 0.5  # of a job so large that a look at all of it takes long
-MANY = 1000  # agents: so many more, and what they have brought is set aside
+MANY = 2000  # agents: so many more, and what they have brought is set aside
 OVER_S = 0.3  # the job has ended and nobody is here any more
 
 
