@@ -16,7 +16,7 @@ class Patience:
     """In seconds."""
 
     faithful_s: float = 1.5  # so long the same manager is looked for before the next in line
-    silence_s: float = 6.0  # a manager beats every second
+    silence_s: float = 6.0  # a manager beats every second, of a large job every other
     office_s: float = 2.0  # for one to gather a majority; a little longer than it waits for all to come
 
 

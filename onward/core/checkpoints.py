@@ -50,8 +50,10 @@ def publishable(parts: Mapping[int, Sequence[SavePart]], generation: int, member
     That is one part from every node, except where another has kept the local state of a node that is lost. Ranks that
     the job goes on without have no part in it.
     """
-    wanted = set(members)
     here = [(node, part) for node, found in parts.items() for part in found if part.generation == generation]
+    if not here:
+        return None
+    wanted = set(members)
     for step in sorted({part.step for _, part in here}, reverse=True):
         chosen = {node: part for node, part in here if part.step == step}
         with_shared = [node for node, part in sorted(chosen.items()) if part.shared]

@@ -40,7 +40,7 @@ class Scope(str, Enum):
     OUTSIDE = "outside"  # a collective of the user's between steps, or after the last one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FaultReport:
     """A fault as first seen, before anybody has judged it."""
 
@@ -72,7 +72,7 @@ class FaultReport:
         return (self.kind, self.step, "" if measured else self.text[:200])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What the rank's status page shows: readable after its death and while it is stopped."""
 
@@ -90,7 +90,7 @@ class Progress:
     inside: bool = False  # in its loop, at a step that does not count, or not yet: its script cannot end well here
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RankFacts:
     """Everything the manager needs to know about one rank."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from onward.core.facts import RankFacts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """An agent, as it introduces itself."""
 
@@ -103,6 +103,11 @@ def council(members: Sequence[Member]) -> tuple[Member, ...]:
 def facts_s(nodes: int) -> float:
     """How often an agent speaks when it has nothing new to say: so many cannot all speak ten times a second."""
     return min(5.0, max(0.1, nodes / 2000.0))
+
+
+def beat_s(nodes: int) -> float:
+    """How often a manager that has nothing to say shows that it is there: three times before it is taken for gone."""
+    return min(2.0, max(1.0, facts_s(nodes)))
 
 
 def index_of(places: Places, agent: str) -> int:

@@ -10,7 +10,7 @@ from onward.core.conditions import Condition
 from onward.core.facts import FaultReport, RankFacts, Stage
 from onward.core.incident import Incident
 from onward.core.job import OVER, Job, Phase, age, node_of
-from onward.core.membership import Member, Outlook, nobody_left
+from onward.core.membership import Member, Outlook, beat_s, facts_s, nobody_left
 from onward.core.recovery import QUIET_S, advance, quorum
 from onward.core.saving import savers
 from onward.core.standby import Ahead, to_prepare
@@ -36,9 +36,8 @@ from onward.wire.messages import (
     Note,
 )
 
-RESEND_S = 0.2  # orders that an agent does not show to have are sent again
+RESEND_S = 0.2  # orders that an agent does not show to have are sent again (or after a beat of its)
 VERDICT_S = 2.0  # so long the end of a job is kept back for agents that have not taken it in
-BEAT_S = 1.0  # agents that hear nothing for some of these look for another manager
 
 
 class ManagerLogic:
@@ -58,8 +57,10 @@ class ManagerLogic:
         self._records = [record] if record else []
         self._terms = [0]
         self._watch = Watch(settings.hang_floor_s, settings.hang_first_s)
+        self._back = False  # somebody was silent for long, and is heard again
         self._told_at: dict[str, float] = {}  # agent -> when it was last sent orders
         self._told_kept: dict[str, dict[int, KeptAt]] = {}  # agent -> where it was told to fetch local state
+        self._resend_s = max(RESEND_S, facts_s(settings.nodes))
         self._beat_at = 0.0
         self._grant: Grant | None = None
         self._savers: dict[int, int] = {}
@@ -129,7 +130,7 @@ class ManagerLogic:
             self._step_down(f"agent {message.agent.name} {why}")
             return True
         elif back:
-            self.job = resumed(self.job, now)
+            self._back = True
         self._catch_up(message, now)
         node = self._roll.place(self.job, me)
         for f in message.ranks:
@@ -140,7 +141,7 @@ class ManagerLogic:
         if think:
             self.think(now)
         behind = (message.term, message.orders_version) < (self.job.term, self._version)
-        if first or (behind and now - self._told_at.get(me, -RESEND_S) >= RESEND_S):
+        if first or (behind and now - self._told_at.get(me, -self._resend_s) >= self._resend_s):
             seat = self.settings.seat  # it hosts us, and is told who is here
             self._send_orders([me, seat] if first and seat != me and seat in self._roll.seen else [me], now)
         self._tell_where_newer_is_kept(message, now)
@@ -266,6 +267,8 @@ class ManagerLogic:
         if self.job is None or self.deposed:
             self._beat(now)
             return
+        if self._back:
+            self.job, self._back = resumed(self.job, now), False
         job, over = self._bulletin.expired(self.job, now)
         if over:
             self._keep(job, now)
@@ -339,7 +342,7 @@ class ManagerLogic:
         return self._roll.know(job, self._phase_since) or (late and quorum(job, outlook).enough)
 
     def _beat(self, now: float) -> None:
-        if now - self._beat_at >= BEAT_S:
+        if now - self._beat_at >= beat_s(self.settings.nodes):
             self._beat_at = now
             job = self.job
             lacking = self._lacking_since is not None and now - self._lacking_since > QUIET_S
@@ -349,15 +352,12 @@ class ManagerLogic:
     def _outlook(self, now: float) -> Outlook:
         assert self.job is not None
         job = self.job
-        following = [
-            agent
-            for agent, m in self._roll.latest.items()
-            if m.term == job.term and m.orders_version >= self._phase_since and self._roll.is_here(m.agent, now)
-        ]
+        present = self._roll.present(now)
+        following = [m.agent.id for m in present if m.term == job.term and m.orders_version >= self._phase_since]
         sub_health = self.sub_health(now)
         return Outlook(
             deaf=self._lost.deaf(job, now),
-            here=self._bulletin.fit(job, self._roll.here(now), sub_health, now),
+            here=self._bulletin.fit(job, tuple(m.agent for m in present if not m.stopping), sub_health, now),
             following=frozenset(following),
             gone=frozenset(self._roll.gone),
             stopping=self._roll.all_leave(job),
@@ -444,6 +444,8 @@ class ManagerLogic:
         self._version += 1
         if new_phase:
             self._phase_since = self._version
+        if self._lacking_since is None:
+            self._beat_at = now  # this shows as well that it is in office
         self._send_orders(sorted(self._roll.seen), now)
 
     def _send_orders(self, agents: list[str], now: float) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from onward.core.agreement import Part
 from onward.core.checkpoints import Grant
@@ -54,14 +57,11 @@ class Draft:
 
     mandate: Mandate
     job: Job
-    age: list[int]
-    members: int
-    step: int
+    common: Orders
     record: bytes
     holders: frozenset[str]  # agents that hold the record: those who vote; empty: all
-    store: str
-    managers: list[str]
     givers: dict[int, int]  # who is given state by whom
+    serves: Counter[int]  # how many each gives to
 
 
 def draft(mandate: Mandate, job: Job, facts: Mapping[int, RankFacts]) -> Draft:
@@ -70,17 +70,40 @@ def draft(mandate: Mandate, job: Job, facts: Mapping[int, RankFacts]) -> Draft:
     voters = [m for e in job.voters for m in e.members]
     few = len(members) <= ALL_VOTE
     doors = [m.manager for m in (members if few else voters) if m.manager]
+    first = members[0] if members else None
+    givers = _givers(job)
+    common = Orders(
+        term=job.term,
+        seat=mandate.seat,
+        version=mandate.version,
+        age=[int(n) for n in age(job)],
+        base=[int(n) for n in mandate.base],
+        granted=mandate.granted,
+        generation=job.generation,
+        ranks=[],
+        world_size=job.world_size,
+        members=len(job.ranks),
+        step=max((f.progress.step for f in facts.values()), default=0),
+        run=job.run,
+        attempt=job.attempt,
+        phase=job.phase.value,
+        exit_code=_VERDICTS.get(job.phase) if mandate.final else None,
+        reason=job.reason,
+        root_cause=job.root_cause,
+        store=members[0].peer if members and (job.phase in _FORMED or job.soft) else "",
+        master=f"{first.address}|{first.master_port}" if first is not None else "",
+        managers=list(dict.fromkeys(doors)),
+        waiting=job.waiting,
+        conditions=list(mandate.conditions),
+    )
     return Draft(
         mandate=mandate,
         job=job,
-        age=[int(n) for n in age(job)],
-        members=len(job.ranks),
-        step=max((f.progress.step for f in facts.values()), default=0),
+        common=common,
         record=record_of(job),
         holders=frozenset() if few else frozenset(m.id for m in voters),
-        store=members[0].peer if members else "",
-        managers=list(dict.fromkeys(doors)),
-        givers=_givers(job),
+        givers=givers,
+        serves=Counter(givers.values()),
     )
 
 
@@ -103,38 +126,17 @@ def orders(d: Draft, agent: str, facts: Mapping[int, RankFacts], roll: Roll) -> 
     local = job.world_size // max(1, len(job.places))
     ranks = range(node * local, (node + 1) * local) if node >= 0 else range(0)
     ahead = [r for i in mandate.ahead.get(agent, ()) for r in range(i * local, (i + 1) * local)] if node < 0 else []
-    first = next((m for m in job.places if m is not None), None)
-    return Orders(
-        term=job.term,
-        seat=mandate.seat,
-        version=mandate.version,
-        age=d.age,
-        base=[int(n) for n in mandate.base],
-        granted=mandate.granted,
-        generation=job.generation,
+    return msgspec.structs.replace(
+        d.common,
         ranks=[_stand_in_order(job, r, facts) if stands_in else _rank_order(d, r, facts) for r in ranks],
         node=node,
-        world_size=job.world_size,
-        members=d.members,
-        step=d.step,
-        run=job.run,
-        attempt=job.attempt,
-        phase=job.phase.value,
-        exit_code=_VERDICTS.get(job.phase) if mandate.final else None,
-        reason=job.reason,
-        root_cause=job.root_cause,
         save=_save(job, node, roll),
         publish=mandate.grant if mandate.grant is not None and mandate.grant.node == node else None,
         job=d.record if not d.holders or agent in d.holders else b"",
         kept_at={} if stands_in else {r: at for r in ranks if (at := kept_at(job, r, roll))},  # before a swap it grows
         ahead=ahead,
         log_at={r: home for r in (ranks if stands_in else ahead) if (home := _home(job, r))} | _told_by(job, ranks),
-        store=d.store if job.phase in _FORMED or job.soft else "",
-        master=f"{first.address}|{first.master_port}" if first is not None else "",
-        managers=d.managers,
         doors=roll.doors if agent == mandate.seat else [],
-        waiting=job.waiting,
-        conditions=list(mandate.conditions),
     )
 
 
@@ -223,7 +225,7 @@ def form(d: Draft, rank: int, facts: Mapping[int, RankFacts]) -> Form:
         step=a.step,
         part=part.value,
         source=giver.serve if giver is not None else "",
-        serves=sum(1 for g in d.givers.values() if g == rank),
+        serves=d.serves[rank],
         between=job.between,
         through=job.through,
         partner=partner,
@@ -250,7 +252,7 @@ def _own_error(job: Job, rank: int) -> str:
 
 def kept_at(job: Job, rank: int, roll: Roll) -> KeptAt | None:
     """The agent that keeps the local state of a rank whose own node has none of it, or only what is older."""
-    if (job.phase is not Phase.PAUSING and rank not in job.absent) or roll.holds(job, rank):
+    if (job.phase is not Phase.PAUSING and rank not in job.absent) or rank not in roll.kept or roll.holds(job, rank):
         return None
     peer = roll.keeps_newest(rank)
     return KeptAt(peer, roll.kept[rank]) if peer else None

@@ -32,6 +32,9 @@ class Roll:
         self._looked_at: float | None = None
         self._places: tuple[Member | None, ...] = ()
         self._nodes: dict[str, int] = {}  # agent -> its place among those
+        self._in_place: list[tuple[int, str]] = []  # see `_placed`
+        self._placed_in: tuple[Member | None, ...] | None = None
+        self._placed_among = 0
         self._changes = 0  # of what is kept where
         self._kept: dict[int, int] = {}
         self._kept_as_of: tuple[int, ...] = ()
@@ -91,17 +94,20 @@ class Roll:
     def silence(self, m: Member, now: float) -> float:
         return now - self._heard_at.get(m.id, now)
 
-    def is_here(self, m: Member, now: float) -> bool:
-        """Connected, and lately heard of."""
-        return m.id not in self.absent and m.id not in self.gone and self.silence(m, now) < self.absent_s
+    def present(self, now: float) -> list[AgentFacts]:
+        """What those have said who are connected, and lately heard of."""
+        away, heard_at, limit_s = self.absent | self.gone, self._heard_at, self.absent_s
+        told = self.latest.items()
+        return [m for agent, m in told if agent not in away and now - heard_at.get(agent, now) < limit_s]
 
     def here(self, now: float) -> tuple[Member, ...]:
         """Agents that could hold a place."""
-        return tuple(m.agent for m in self.latest.values() if not m.stopping and self.is_here(m.agent, now))
+        return tuple(m.agent for m in self.present(now) if not m.stopping)
 
     def quiet(self, job: Job, now: float) -> list[Member]:
         """Agents with a place of whom nothing fresh is known."""
-        return [m for m in job.places if m is not None and self.silence(m, now) > self._fresh_s]
+        heard_at, limit_s = self._heard_at, self._fresh_s
+        return [m for m in job.places if m is not None and now - heard_at.get(m.id, now) > limit_s]
 
     def leaves(self, job: Job, agent: str, now: float) -> bool:
         """It was told to end, for so long that it is not the whole job that ends."""
@@ -111,6 +117,8 @@ class Roll:
 
     def all_leave(self, job: Job) -> bool:
         """One node that is told to end leaves the job to the others; when all are, the job is to end."""
+        if not self._leaving_since:
+            return False
         placed = self._placed(job)
         return bool(placed) and all(self.latest[agent].stopping for _, agent in placed)
 
@@ -135,8 +143,11 @@ class Roll:
         return self._nodes.get(agent, -1)
 
     def _placed(self, job: Job) -> list[tuple[int, str]]:
-        """(node, agent) of those who have a place and have been heard."""
-        return [(i, m.id) for i, m in enumerate(job.places) if m is not None and m.id in self.latest]
+        """(node, agent) of those who have a place and have been heard: who has been heard once stays so."""
+        if self._placed_in is not job.places or self._placed_among != len(self.latest):
+            self._in_place = [(i, m.id) for i, m in enumerate(job.places) if m is not None and m.id in self.latest]
+            self._placed_in, self._placed_among = job.places, len(self.latest)
+        return self._in_place
 
     def ranks(self, job: Job) -> dict[int, RankFacts]:
         """What the agents have said of the ranks that are theirs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,8 @@ POLICIES = parse_policies("retry,recover-in-place,recover,dump")
 
 class Driven:
     """A manager with agents that do at once what they are told, and a clock that is turned by hand."""
+
+    at_once = True  # thinks at each word from an agent; else when all have spoken, as the server does
 
     def __init__(self, nodes: int = 2, local: int = 2, standby: int = 1, **rules: Any) -> None:
         self.settings = ManagerSettings(
@@ -74,11 +77,17 @@ class Driven:
         for agent in self.agents:
             orders = self.orders.get(agent.id)
             ranks = [self.fact(o.rank, orders.node, o.incarnation, **changes) for o in (orders.ranks if orders else [])]
-            more: dict[str, Any] = {"kept": {r: [19, 20] for r in range(self.settings.world_size)}}
+            more: dict[str, Any] = {"kept": {r: [19, 20] for r in self.kept_by(agent)}}
             more |= {"times": self.times}
             more |= {"seat": orders.seat, "record": orders.job} if orders else {}
-            self.logic.on_facts(facts_of(agent, self._version, orders, ranks, **more), self.now)
+            self.logic.on_facts(facts_of(agent, self._version, orders, ranks, **more), self.now, self.at_once)
+        if not self.at_once:
+            self.logic.think(self.now)
         self.hear()
+
+    def kept_by(self, agent: Member) -> Iterable[int]:
+        """The ranks of other nodes whose local state it keeps."""
+        return range(self.settings.world_size)
 
     def fact(self, rank: int, node: int, incarnation: int, **changes: Any) -> RankFacts:
         old = self.ranks.get(rank)

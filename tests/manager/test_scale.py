@@ -30,4 +30,5 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_death_interrupts_all_and_they_are_formed_anew(bench: Any) -> None:
     found = bench.measure(5, min(os.sched_getaffinity(0)))
     assert found["agents"] == 5
+    assert found["generation"] > 1, "what is called formed anew is not the generation from before"
     assert 0 < found["interrupted_p50_s"] <= found["interrupted_p99_s"] < found["again_s"]

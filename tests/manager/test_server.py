@@ -25,7 +25,7 @@ from onward.core.policy import parse_policies
 from onward.manager.journal import read
 from onward.manager.server import ManagerServer
 from onward.manager.settings import ManagerSettings
-from onward.wire.frames import decode, greet_server, pack, read_frame
+from onward.wire.frames import FrameReader, decode, greet_server, pack, read_frame
 from onward.wire.identity import Identity
 from onward.wire.messages import Elsewhere, Note, Orders, Refused, encoder, from_manager
 
@@ -342,3 +342,38 @@ def test_a_job_that_is_in_office_here_heeds_nobody_who_says_that_it_is_elsewhere
         assert (m.server.phase, m.server.connected) == ("Starting", 1)
 
     serving(body)
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written to it, write by write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_is_said_to_an_agent_at_one_time_is_one_write() -> None:
+    """With TLS each is a record and a call of the kernel, and there may be ten thousand agents."""
+    async def go() -> None:
+        server = ManagerServer(SETTINGS, Identity(TOKEN), None)
+        reader = asyncio.StreamReader()
+        wires = {name: Wire() for name in ("a", "b")}
+        for name, wire in wires.items():
+            protocol = asyncio.StreamReaderProtocol(reader)
+            server._peers[name] = asyncio.StreamWriter(wire, protocol, reader, asyncio.get_running_loop())
+        words = [Note(text=text) for text in ("for all", "for a", "for nobody here", "for all again")]
+        server._post(zip((None, "a", "c", None), words, strict=True))
+        written = {name: [FrameReader().feed(data) for data in wire.writes] for name, wire in wires.items()}
+        heard = {name: [[decode(from_manager, f).text for f in w] for w in writes] for name, writes in written.items()}
+        assert heard == {"a": [["for all", "for a", "for all again"]], "b": [["for all", "for all again"]]}
+
+    asyncio.run(go())
