@@ -56,12 +56,19 @@ class Alone:
         """
         rank, form = self._rank, order.form
         assert form is not None
-        restarted = not rank.holds and not rank.spare
-        begun = rank.checkpoints.begun(form.step) if restarted else rank.local.begun
-        if form.part not in ("receive", "load") or form.past or form.step < 1 or begun >= form.step:
+        if not rank.is_behind(form):
             return self._fence.enter(order)
         rank.between.forget()
         ghost = Step(self._blocks, form.step - 1, ghost=order)
         yield ghost
         rank.groups.alone = False
+        if not ghost.committed and rank.tx.clean and rank.tx.step == form.step:
+            self._go_without(form.step)
         return ghost.committed
+
+    def _go_without(self, step: int) -> None:
+        """It was given the state of `step`, and then the others stood still again: it will not show its block twice."""
+        if self._rank.protected.can_reach_top:
+            self._rank.protected.reach_top(step)
+        else:
+            self._rank.tx.clean = False  # what the code after the block would have changed is missing here

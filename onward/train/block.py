@@ -40,15 +40,13 @@ class Blocks:
         self._rank.in_ghost = False
         outside = self._tx.begin()
         self._telling.block_begun(step.index, outside)
-        for name in outside:
-            if name not in self._tx.warned:
-                self._tx.warned.add(name)
-                log.warning(
-                    "rank %d: %s was changed outside a step; a redo cannot put that back. Move the change into the "
-                    "`with step:` block",
-                    self._rank.index,
-                    name,
-                )
+        if outside and "outside" not in self._tx.warned:
+            self._tx.warned.add("outside")
+            log.warning(
+                "rank %d: a parameter was changed outside a step; a redo cannot put that back. Move the change into "
+                "the `with step:` block",
+                self._rank.index,
+            )
         withheld = self._rank.protected.withheld
         if withheld and withheld not in self._tx.warned:
             self._tx.warned.add(withheld)
@@ -134,6 +132,7 @@ class Blocks:
 
     def _committed(self, step: Step) -> None:
         rank, page = self._rank, self._rank.page
+        self._tx.counts()
         now = time.monotonic_ns()
         page.set("step_ns", now - self._started_ns)
         page.set("compute_ns", self._effort[0])
@@ -179,6 +178,7 @@ class Blocks:
         self._rank.in_ghost = True
         if self._tx.clean and self._tx.step in self._local.steps():
             self._tx.keep()  # a rank that fell behind shows the step as it was, its own loss included
+        self._tx.clean = False  # from here on, until it is given the state
         self._groups.alone = True
         self._rank.scope = Scope.STEP
 

@@ -25,7 +25,7 @@ from onward.train.settings import RankSettings
 from onward.train.store import LinkStore
 from onward.train.transaction import Transaction
 from onward.train.transfer import Server
-from onward.wire.messages import Report
+from onward.wire.messages import Form, Report
 from onward.wire.page import Page
 
 
@@ -97,6 +97,13 @@ class Rank:
         self.scope = Scope.BETWEEN
         self.groups.outside = None
         self.groups.gated = False
+
+    def is_behind(self, form: Form) -> bool:
+        """It is given the state of a step, and has the code before that step's block still to run."""
+        if form.part not in ("receive", "load") or form.past or form.step < 1:
+            return False
+        restarted = not self.holds and not self.spare
+        return (self.checkpoints.begun(form.step) if restarted else self.local.begun) < form.step
 
     # ------------------------------------------------------------------------------------- reports
 
