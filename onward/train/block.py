@@ -143,7 +143,9 @@ class Blocks:
         rank.between.forget()
         self._telling.committed(step.index)
         rank.leave_step()
-        if not rank.resumed:
+        if rank.resumed:
+            rank.pages.settle(rank.protected.tensors)  # not in the first step of a generation: the job recovers
+        else:
             rank.resumed = True
             rank.report(Stage.TRAINING)
             self._groups.bury()

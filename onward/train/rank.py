@@ -16,6 +16,7 @@ from onward.train.devicetime import DeviceTime
 from onward.train.feed import Feed
 from onward.train.follow import Following
 from onward.train.groups import Groups
+from onward.train.hugepages import HugePages
 from onward.train.injection import Injector
 from onward.train.link import Link
 from onward.train.local import LocalState
@@ -61,6 +62,7 @@ class Rank:
         self.ahead = Ahead(self.groups, link)
         self.protected = Protected(Buckets(self.groups))
         self.partner = Partner(self.identity, me.rank, me.attempt, self.groups.waits)
+        self.pages = HugePages()
         self.local = LocalState(me.local_dir, self.protected, self.partner)
         self.tx = Transaction(self.protected, self.local, self.groups, self.page)
         self.checkpoints = Checkpoints(link, self.protected, self.local)
