@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from onward.agent.processes import kill_marked
 from onward.checkpoints import memory
 from onward.core.intake import Notice
 from onward.errors import WireError
@@ -61,7 +62,7 @@ def publish(run_dir: Path, entry: ControlFile) -> int:
 
 
 def running_jobs() -> list[ControlFile]:
-    """The jobs of this user on this machine, oldest first. What dead ones left behind is removed on the way."""
+    """The jobs of this user on this machine, oldest first. What dead ones have left goes on the way, processes too."""
     found = []
     for base in dict.fromkeys(bases()):
         try:
@@ -104,6 +105,7 @@ def _look_into(run_dir: Path) -> ControlFile | None:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return entry
+        kill_marked(run_dir.name)  # its guard has done so, unless that was killed in the same instant
         memory.clear(run_dir)
         return None
     finally:

@@ -43,6 +43,7 @@ from onward.title import entitle
 from onward.wire.control import ControlRequest, first_word
 from onward.wire.frames import accept_peer, decode, read_frame
 from onward.wire.identity import Identity, derived
+from onward.wire.kernel import is_dying
 from onward.wire.messages import (
     Beat,
     CaptureStacks,
@@ -179,6 +180,7 @@ class Launcher:
             self._vault.steps_in_memory,
             self.places.begun,
             self.places.early_steps,
+            is_dying,
         )
         self._saver = Saver(self.logic, self._vault, self.places, self._apply, self.observer.note)
         self._saver.after = self._check_end

@@ -50,6 +50,7 @@ class AgentLogic:
         memory_steps: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]] = lambda rank: ((), ()),
         begun: Callable[[Process], int] = lambda p: -1,
         early_steps: Callable[[Process], tuple[int, ...]] = lambda p: (),
+        is_dying: Callable[[int], bool] = lambda pid: False,
     ) -> None:
         self.settings = settings
         self.node = -1  # our place in the job
@@ -60,6 +61,7 @@ class AgentLogic:
         self._memory_steps = memory_steps  # of a rank: what this node's memory holds whole, and of its local state
         self._begun = begun  # the last step whose block a process's rank had begun
         self._early_steps = early_steps  # of the steps that the directory holds: see RankFacts
+        self._is_dying = is_dying  # the process of that number, by the kernel's word
         self.saving = Saving(())
         self.leaving = False  # to be stopped, as soon as the manager has had its say
         self.processes: dict[int, Process] = {}
@@ -204,22 +206,26 @@ class AgentLogic:
 
     def _fill(self, order: RankOrder, orders: Orders) -> list[Effect]:
         """Give the rank a process: a parked spare where there is one, else a new one."""
-        if order.want != "start":
-            for p in self.processes.values():
-                if p.spare and p.rank == order.rank and p.parked and p.attempt == orders.attempt:
-                    return [*self._promote(p, order, "spare"), *self._forward(p, order)]
         stand_in = order.want != "start"
+        spares = [p for p in self.processes.values() if p.spare and p.alive and p.rank == order.rank]
+        usable = [p for p in spares if stand_in and p.attempt == orders.attempt and self._is_well(p)]
+        for p in usable:
+            if p.parked:
+                return [*self._promote(p, order, "spare"), *self._forward(p, order)]
         effects: list[Effect] = []
-        for p in self.processes.values():
-            if p.spare and p.rank == order.rank and p.alive:
-                if stand_in and p.attempt == orders.attempt and p.attached:  # on its way: quicker than a new one
-                    return self._promote(p, order, "half-built spare")
-                effects += self._kill(p)
+        for p in spares:
+            if p in usable and p.attached:  # on its way: quicker than a new one
+                return self._promote(p, order, "half-built spare")
+            effects += self._kill(p)
         p = self._new(order.rank, order.incarnation, spare=False, stand_in=stand_in, attempt=orders.attempt)
         self.current[order.rank] = p.number
         kept = orders.kept_at.get(order.rank) if stand_in else None
         kept_at, log_at = kept.peer if kept else "", orders.log_at.get(order.rank, "") if stand_in else ""
         return [*effects, StartProcess(p.number, p.rank, p.incarnation, stand_in, p.attempt, kept_at, log_at)]
+
+    def _is_well(self, p: Process) -> bool:
+        """A large process takes a while to end, and until then reads as alive: one that was killed takes no place."""
+        return not p.killed and not self._is_dying(p.pid)
 
     def _promote(self, p: Process, order: RankOrder, what: str) -> list[Effect]:
         p.spare, p.incarnation = False, order.incarnation

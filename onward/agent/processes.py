@@ -75,23 +75,35 @@ def kill_tree(pid: int, mark: str = "") -> list[int]:
 
     DataLoader workers inherit the rank's sockets: as long as one lives, its peers see no end of the connection.
     """
+    needle = f"\0{MARK}={mark}\0".encode() if mark else b""
+    return _kill_all(lambda: _belonging_to(pid, needle))
+
+
+def kill_marked(run: str) -> list[int]:
+    """Kill whatever the ranks of a run have left. For one whose launcher and guard are both gone."""
+    needle = f"\0{MARK}={run}.".encode()
+    return _kill_all(lambda: _belonging_to(0, needle))
+
+
+def _kill_all(look: Callable[[], list[int]]) -> list[int]:
+    """Again and again: they may have started more meanwhile."""
     killed: list[int] = []
     for _ in range(8):
-        found = [p for p in _belonging_to(pid, mark) if p not in killed]
+        found = [p for p in look() if p not in killed]
         if not found:
             break
         for p in found:
             try:
                 os.kill(p, signal.SIGKILL)
-            except ProcessLookupError:
+            except (ProcessLookupError, PermissionError):
                 pass
             killed.append(p)
     return killed
 
 
-def _belonging_to(pid: int, mark: str) -> list[int]:
+def _belonging_to(pid: int, needle: bytes) -> list[int]:
+    """Those in the session that `pid` leads, and those with the needle in their environment."""
     found = []
-    needle = f"{MARK}={mark}".encode() if mark else b""
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in (pid, os.getpid()):
             continue
@@ -101,12 +113,12 @@ def _belonging_to(pid: int, mark: str) -> list[int]:
             fields = stat[stat.rindex(b")") + 2 :].split()
             if fields[0] == b"Z":
                 continue
-            if int(fields[3]) == pid:
+            if pid and int(fields[3]) == pid:
                 found.append(int(name))
                 continue
             if needle:
                 with open(f"/proc/{name}/environ", "rb") as f:
-                    if needle in f.read().split(b"\0"):
+                    if needle in b"\0" + f.read() + b"\0":
                         found.append(int(name))
         except (OSError, ValueError):
             continue

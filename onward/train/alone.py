@@ -10,7 +10,7 @@ from onward.train.block import Blocks
 from onward.train.fence import Fence
 from onward.train.rank import Rank
 from onward.train.step import Step
-from onward.wire.messages import Form, RankOrder
+from onward.wire.messages import RankOrder
 
 log = get_logger("onward.train")
 REHEARSALS = 2  # DDP settles its bucket layout in the first backward pass and uses it from the second on
@@ -57,9 +57,7 @@ class Alone:
         """
         rank, form = self._rank, order.form
         assert form is not None
-        restarted = not rank.holds and not rank.spare
-        begun = rank.checkpoints.begun(form.step) if restarted else rank.local.begun
-        if not is_shown(form, begun, self._owed):
+        if not rank.is_behind(form, self._owed):
             return self._fence.enter(order)
         rank.between.forget()
         self._owed = form.step
@@ -68,15 +66,15 @@ class Alone:
         rank.groups.alone = False
         if ghost.committed:
             self._owed = 0
+        elif rank.tx.clean and rank.tx.step == form.step:
+            self._was_for_show(form.step)
         return ghost.committed
 
-
-def is_shown(form: Form, begun: int, owed: int) -> bool:
-    """Whether the block before the step of `form` is run for show: the code after it is still to be run.
-
-    `begun`: the last step that the rank had begun; `owed`: the one that it was given in a try that failed, if there was
-    one. Who was given it then has only to keep it now.
-    """
-    if form.past or form.step < 1 or begun >= form.step:
-        return False
-    return form.part in ("receive", "load") or (form.part == "keep" and owed == form.step)
+    def _was_for_show(self, step: int) -> None:
+        """It was given the state of `step`, and then the others stood still again: the code after the block that has
+        run since does not count, and runs again.
+        """
+        if self._rank.protected.can_reach_top:
+            self._rank.protected.reach_top(step)
+        else:
+            self._rank.tx.clean = False  # it is given the state once more

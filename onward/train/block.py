@@ -40,15 +40,13 @@ class Blocks:
         self._rank.in_ghost = False
         outside = self._tx.begin()
         self._telling.block_begun(step.index, outside)
-        for name in outside:
-            if name not in self._tx.warned:
-                self._tx.warned.add(name)
-                log.warning(
-                    "rank %d: %s was changed outside a step; a redo cannot put that back. Move the change into the "
-                    "`with step:` block",
-                    self._rank.index,
-                    name,
-                )
+        if outside and "outside" not in self._tx.warned:
+            self._tx.warned.add("outside")
+            log.warning(
+                "rank %d: a parameter was changed outside a step; a redo cannot put that back. Move the change into "
+                "the `with step:` block",
+                self._rank.index,
+            )
         withheld = self._rank.protected.withheld
         if withheld and withheld not in self._tx.warned:
             self._tx.warned.add(withheld)
@@ -134,6 +132,7 @@ class Blocks:
 
     def _committed(self, step: Step) -> None:
         rank, page = self._rank, self._rank.page
+        self._tx.counts()
         now = time.monotonic_ns()
         page.set("step_ns", now - self._started_ns)
         page.set("compute_ns", self._effort[0])
@@ -144,7 +143,9 @@ class Blocks:
         rank.between.forget()
         self._telling.committed(step.index)
         rank.leave_step()
-        if not rank.resumed:
+        if rank.resumed:
+            rank.pages.settle(rank.protected.tensors)  # not in the first step of a generation: the job recovers
+        else:
             rank.resumed = True
             rank.report(Stage.TRAINING)
             self._groups.bury()
@@ -182,6 +183,7 @@ class Blocks:
             self._tx.keep()  # a rank that fell behind shows the step as it was, its own loss included
         if order.form.part == "keep":
             self._tx.set_aside()
+        self._tx.clean = False  # from here on, until it is given the state
         self._groups.alone = True
         self._rank.scope = Scope.STEP
 
@@ -190,6 +192,7 @@ class Blocks:
         self._rank.stay_in_loop()
         if order.form is not None and order.form.part == "keep":
             self._tx.take_back(order.form.step)
+            self._tx.clean = True
         entered = self._fence.enter(order)
         if entered:
             self._rank.leave_step()

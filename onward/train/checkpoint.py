@@ -22,7 +22,8 @@ from onward.errors import StateError, UsageError
 from onward.log import get_logger
 from onward.train.link import Interrupted, Link
 from onward.train.local import LocalState
-from onward.train.protected import Manifest, Protected
+from onward.train.manifest import Manifest
+from onward.train.protected import Protected
 from onward.train.tensorfile import Layout, fill, open_file
 from onward.wire.messages import Copied
 
@@ -115,7 +116,7 @@ class Checkpoints:
             if self._local.slot(step).step == step:
                 memory.keep_local(self._memory, self._me.rank, step, begun, self._local.slot(step).image())
             if shared:
-                manifest, tensors = self._protected.describe(step, last_sync)
+                manifest, tensors = self._protected.describe(step, last_sync, behind=begun < step)
                 self._buffers.keep(step, manifest, tensors)
         except (OSError, StateError) as e:
             where = f"{self._memory} or the directory for temporary files (TMPDIR)"
@@ -193,7 +194,7 @@ class Checkpoints:
         """Take over the shared state of `step`, and this rank's local state."""
         (path, at), _ = self._source(step)
         with open(path, "rb") as f:
-            manifest = self._take(path, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY), at)
+            manifest = self._take(path, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY), at, self.begun(step) < step)
         if manifest.step != step:
             raise StateError(f"{path} holds step {manifest.step}, not {step}")
         self.load_local(step)
@@ -210,14 +211,14 @@ class Checkpoints:
         self._local.begun = begun
         self._last = step
 
-    def _take(self, path: Path, m: mmap.mmap, at: int) -> Manifest:
+    def _take(self, path: Path, m: mmap.mmap, at: int, behind: bool) -> Manifest:
         manifest, tensors = open_file(m, at)
         targets = self._protected.targets(manifest)
         with torch.no_grad():
             for target, t in zip(targets, tensors, strict=True):
                 target.detach().copy_(t)
         try:
-            self._protected.accept(manifest, targets)
+            self._protected.accept(manifest, targets, behind)
         except (StateError, KeyError, ValueError) as e:
             raise StateError(f"{path} does not fit what the script protects: {e}") from e
         return manifest

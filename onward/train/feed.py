@@ -22,7 +22,8 @@ import torch
 from onward.errors import StateError, WireError
 from onward.log import get_logger
 from onward.train.local import LocalState
-from onward.train.protected import Manifest, Protected
+from onward.train.manifest import Manifest
+from onward.train.protected import Protected
 from onward.train.results import flatten
 from onward.train.streams import memory_of
 from onward.train.transfer import Channel

@@ -10,7 +10,7 @@ from onward.log import get_logger
 from onward.title import take_place
 from onward.train.between import Untold
 from onward.train.link import Interrupted
-from onward.train.protected import Manifest
+from onward.train.manifest import Manifest
 from onward.train.rank import Rank
 from onward.train.telling import Telling
 from onward.train.transfer import fetch
@@ -148,14 +148,15 @@ class Fence:
             tx.keep()
         tx.go_light(form.light)
         if form.serves:
-            manifest, tensors = rank.protected.describe(form.step, tx.learnt, buffers=True)
+            manifest, tensors = rank.protected.describe(form.step, tx.learnt, buffers=True, behind=True)
             rank.server.serve(generation, manifest, tensors, form.serves, interrupted)
 
     def _receive(self, form: Form, generation: int, interrupted: Callable[[], bool]) -> Manifest:
         """The shared state from another rank; what is local to this one is here already, or beside a checkpoint."""
         rank = self._rank
         rank.protected.adopting = form.fresh
-        manifest = fetch(form.source, rank.identity, generation, rank.protected, interrupted, RECEIVE_S)
+        behind = rank.is_behind(form)
+        manifest = fetch(form.source, rank.identity, generation, rank.protected, interrupted, RECEIVE_S, behind)
         if form.fresh:
             rank.local.refresh()
             rank.local.publish(form.step, rank.local.capture())

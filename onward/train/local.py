@@ -21,9 +21,9 @@ import torch
 from onward.checkpoints import memory
 from onward.errors import StateError
 from onward.train.partner import Partner
-from onward.train.protected import ERROR, SMALL_BYTES, Protected
+from onward.train.protected import ERROR, Protected
 from onward.train.streams import DeviceStream, NumpyStream, PythonStream, Stream, TorchStream, tensor_bytes
-from onward.train.values import TensorRef, dtype_of, own_tensors, plain, state_of, take_over
+from onward.train.values import SMALL_BYTES, TensorRef, dtype_of, own_tensors, plain, state_of, take_over
 
 _HEADER = struct.Struct("<qqqqq")  # step, bytes of the small part, room for it, bytes of the layout, early or not
 _HEADER_ROOM = 64

@@ -79,8 +79,10 @@ class Loop:
         rank.feed.start()
         while True:
             rank.stay_in_loop()
+            rank.protected.reach_top(self._tx.step)
             if rank.pending_fault is not None or self._link.newer_than(rank.generation):
                 yield from self._recover(n)
+                rank.protected.reach_top(self._tx.step)
             self._save_if_due()
             self._telling.begin_if_wanted()
             if not rank.incarnation and rank.index == 0:  # one is enough to say it
@@ -104,6 +106,8 @@ class Loop:
             step = Step(self._blocks, self._tx.step)
             yield step
             rank.groups.alone = False
+            if not step.committed and not self._tx.open and self._tx.step == step.index:
+                rank.protected.rewind_small()  # taken back at the gate; the code after the block was for show
             if not step.entered:
                 raise UsageError("the body of `for step in run.steps(n)` must run the step: `with step: ...`")
 

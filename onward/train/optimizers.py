@@ -50,12 +50,6 @@ class Settings:
     def values(self) -> list[dict[str, Any]]:
         return [{k: v for k, v in saved.items() if k != "params"} for saved in self._saved]
 
-    def same(self, other: Settings) -> bool:
-        mine, theirs = self.values, other.values
-        return len(mine) == len(theirs) and all(
-            a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a) for a, b in zip(mine, theirs, strict=True)
-        )
-
     def put_back(self) -> None:
         del self._groups[len(self._saved) :]
         for group, saved in zip(self._groups, self._saved, strict=True):
@@ -88,12 +82,6 @@ class Kept:
 def _apart(value: Any) -> Any:
     """As it is where it is written in place, else a copy of its own."""
     return copy.deepcopy(value) if isinstance(value, list | dict) else value
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
-    return bool(a == b)
 
 
 def _copy(value: Any) -> Any:
@@ -156,12 +144,17 @@ def tensor_at(opt: Optimizer, path: str, shape: tuple[int, ...]) -> tuple[torch.
     return (t if isinstance(t, torch.Tensor) and tuple(t.shape) == shape else None), p.device
 
 
-def accept(opt: Optimizer, values: dict[str, Any], tensors: list[torch.Tensor]) -> None:
-    """Take over the source's hyper-parameters and state; the groups are the same already."""
-    for group, saved in zip(opt.param_groups, values["groups"], strict=True):
+def accept_settings(opt: Optimizer, groups: list[dict[str, Any]], tensors: list[torch.Tensor]) -> None:
+    """Take over hyper-parameters. Groups that have come since are left as they are."""
+    for group, saved in zip(opt.param_groups, groups, strict=False):
         for k, v in saved.items():
             if k != "params":
                 group[k] = rebuilt(v, tensors, group.get(k))
+
+
+def accept(opt: Optimizer, values: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+    """Take over the source's hyper-parameters and state; the groups are the same already."""
+    accept_settings(opt, values["groups"], tensors)
     held = {id(p) for group in opt.param_groups for p in group["params"]}
     for p in [p for p in opt.state if id(p) not in held]:
         del opt.state[p]

@@ -20,54 +20,20 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from onward.errors import StateError, UsageError
-from onward.train import optimizers, values, wrappers
+from onward.train import moments, optimizers, values, wrappers
 from onward.train.buckets import Buckets, Settled
-from onward.train.values import Snapshot, TensorRef, dtype_of, own_tensors, plain, state_of, take_over
+from onward.train.manifest import Manifest, TensorInfo
+from onward.train.moments import AT_COMMIT, Moment
+from onward.train.values import SMALL_BYTES, TensorRef, dtype_of, own_tensors, plain, state_of, take_over
 from onward.wire import memory
 
 _version, _grad = attrgetter("_version"), attrgetter("grad")
-
-
-class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What a receiver must know before the bytes come."""
-
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    on_cpu: bool
-    address: int = 0  # in the source's memory, for a direct read on the same machine
-
-    @property
-    def nbytes(self) -> int:
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count * int(dtype_of(self.dtype).itemsize)
-
-    def fits(self, t: torch.Tensor | None) -> bool:
-        return t is not None and tuple(t.shape) == tuple(self.shape) and str(t.dtype) == f"torch.{self.dtype}"
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """A complete description of one rank's shared state, without the tensor bytes."""
-
-    step: int
-    tensors: list[TensorInfo]
-    values: bytes  # msgpack of name -> nested state with TensorRef in place of tensors
-    pid: int = 0
-    boot: str = ""
-    last_sync: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        return sum(t.nbytes for t in self.tensors)
 
 
 BUFFER = "buffer:"  # in a manifest, before the path of a module's buffer
 ERROR = "error:"  # before what a communication hook has left out
 
 
-SMALL_BYTES = 256 << 10  # what is copied every step rather than believed to be unchanged
 Seen = list[tuple[torch.Tensor, int, torch.Tensor | None]]  # a buffer, its version, its numbers
 
 
@@ -84,12 +50,14 @@ class Protected:
         self._power_sgd: list[wrappers.PowerSGD] = []
         self._undo: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._undo_kept: list[optimizers.Kept] = []
-        self._begin_objects: dict[str, Snapshot] = {}
-        self._begin_scalers: list[tuple[Any, dict[int, Any]]] = []
+        self._at_begin = Moment({}, {})  # of the last block
+        self._stages = moments.Stages({})  # likewise
+        self._at_commit: tuple[int, Moment] | None = None  # of which step the state then was
+        self._at_top: tuple[int, Moment] | None = None  # there, where this rank is not yet
+        self.top = -1  # the step at the top of whose block this rank has been: the code before it has been run
         self._buffers: list[tuple[str, torch.Tensor]] | None = None
         self._flat: list[torch.Tensor] = []
         self._homes: dict[str, tuple[dict[str, Any], str, torch.Tensor | None]] = {}  # where buffers stand, by path
-        self._begin_settings: dict[str, optimizers.Settings] = {}
         self.withheld = ""  # what no other process can be given, as the open block had found it
         self._looked_into: dict[str, tuple[int, str]] = {}  # optimizer -> size of its state, what is wrong in it
 
@@ -277,55 +245,50 @@ class Protected:
 
     def begin(self) -> None:
         """Remember what is small and can change before the update: hyper-parameters, schedulers, scalers."""
-        self._begin_settings = self.settings()
-        self._begin_objects = {name: Snapshot(name, obj) for name, obj in self.objects.items()}
-        self._begin_scalers = [(obj, _scaler_stages(obj)) for obj in self.objects.values() if hasattr(obj, _STAGES)]
-        self.withheld = self._why_withheld(self._begin_objects)
+        self._at_begin = self._now(self._at_commit[1] if self._at_commit is not None else self._at_begin)
+        self._stages = moments.Stages(self.objects)
+        self.withheld = self._why_withheld(self._at_begin)
 
-    def settings(self) -> dict[str, optimizers.Settings]:
-        """The hyper-parameters of all optimizers, as they are."""
-        return {name: optimizers.Settings(opt) for name, opt in self.optimizers.items()}
+    def _now(self, before: Moment | None = None) -> Moment:
+        return Moment(self.optimizers, self.objects, before)
 
-    def other_settings(self, before: dict[str, optimizers.Settings]) -> list[str]:
-        """Whose hyper-parameters were not those when the block began."""
-        return [name for name, s in self._begin_settings.items() if name in before and not s.same(before[name])]
+    def note_commit(self, step: int) -> None:
+        """The block before `step` counts; the code after it comes next."""
+        self._at_commit = step, self._now(self._at_begin)
+
+    def reach_top(self, step: int) -> None:
+        """The code after the last block has been run: what it has changed is as it is on the others."""
+        if self._at_top is not None and self._at_top[0] == step:
+            self._at_top[1].put_back()
+        self._at_top, self.top = None, step
+
+    def hold_top(self, step: int) -> None:
+        """The code after the last block has been run, and is run again for show."""
+        self._at_top = step, self._now()
 
     def look_for_withheld(self) -> None:
         """The same between blocks."""
-        self.withheld = self._why_withheld({name: Snapshot(name, obj) for name, obj in self.objects.items()})
+        self.withheld = self._why_withheld(self._now())
 
-    def _why_withheld(self, objects: dict[str, Snapshot]) -> str:
+    def _why_withheld(self, moment: Moment) -> str:
         for name, opt in self.optimizers.items():
             size = sum(map(len, opt.state.values()))
             if self._looked_into.get(name, (-1, ""))[0] != size:
                 self._looked_into[name] = size, optimizers.withheld(name, opt)
-        found = (*(kept.problem for kept in objects.values()), *(why for _, why in self._looked_into.values()))
+        found = (*(kept.problem for kept in moment.objects.values()), *(why for _, why in self._looked_into.values()))
         return next(filter(None, found), "")
 
     def check_small(self, at_begin: bool) -> int:
         """A short name for hyper-parameters and plain objects, as they are or as the open block had found them."""
-        settings, objects = self._begin_settings, {name: kept.value for name, kept in self._begin_objects.items()}
-        if not at_begin:
-            settings = self.settings()
-            objects = {name: state_of(obj) for name, obj in self.objects.items()}
-        return zlib.crc32(repr(({name: s.values for name, s in settings.items()}, objects)).encode())
+        return zlib.crc32(repr((self._at_begin if at_begin else self._now()).values).encode())
 
     def rewind_scalers(self, received: bool) -> None:
-        """What a GradScaler has done for an optimizer since its last update is not in its state_dict.
-
-        A redo that finds it done would step with gradients that are not unscaled.
-        """
-        for obj in self.objects.values():
-            if hasattr(obj, _STAGES):
-                getattr(obj, _STAGES).clear()
-        for obj, stages in self._begin_scalers if not received else ():
-            getattr(obj, _STAGES).update(stages)
+        moments.forget_stages(self.objects)
+        if not received:
+            self._stages.put_back()
 
     def rewind_small(self) -> None:
-        for settings in self._begin_settings.values():
-            settings.put_back()
-        for kept in self._begin_objects.values():
-            kept.put_back()
+        self._at_begin.put_back()
 
     def save_undo(self) -> None:
         """Copy all shared tensors aside, so that an update can be taken back."""
@@ -371,13 +334,20 @@ class Protected:
 
     # ------------------------------------------------------------------------------------- moving
 
-    def describe(self, step: int, last_sync: int, buffers: bool = False) -> tuple[Manifest, list[torch.Tensor]]:
-        """The manifest of what this rank holds, and the tensors it speaks of, in order."""
+    def describe(
+        self, step: int, last_sync: int, buffers: bool = False, behind: bool = False
+    ) -> tuple[Manifest, list[torch.Tensor]]:
+        """The manifest of what this rank holds, and the tensors it speaks of, in order.
+
+        `behind`: also for those who have the code before the block of `step` still to run.
+        """
         tensors: list[torch.Tensor] = []
         infos: list[TensorInfo] = []
         taken: dict[int, tuple[torch.Tensor, TensorRef]] = {}  # by id
+        by_path: dict[str, torch.Tensor] = {}
 
         def take(path: str, t: torch.Tensor) -> TensorRef:
+            by_path.setdefault(path, t)
             if id(t) in taken:
                 return taken[id(t)][1]
             taken[id(t)] = (t, TensorRef(len(tensors)))
@@ -390,6 +360,12 @@ class Protected:
             infos.append(TensorInfo(path, dtype, tuple(t.shape), t.device.type == "cpu", address))
             return taken[id(t)][1]
 
+        def take_then(path: str, t: torch.Tensor) -> TensorRef:
+            now = by_path.get(path)
+            return take(path, now) if now is not None and _same_kind(now, t) and _same_bits(now, t) else (
+                take(f"{AT_COMMIT}{path}", t)
+            )
+
         parameters = self.parameters()
         paths = {id(p): path for path, p in parameters}
         values: dict[str, Any] = {"parameters": {path: take(path, p) for path, p in parameters}}
@@ -400,6 +376,9 @@ class Protected:
             values[f"optimizer {name}"] = optimizers.describe(name, opt, take, paths)
         for name, obj in self.objects.items():
             values[f"object {name}"] = plain(name, state_of(obj), take)
+        values["top"] = self.top == step
+        if behind and self._at_commit is not None and self._at_commit[0] == step:
+            values["commit"] = self._at_commit[1].describe(take_then)
         manifest = Manifest(step=step, tensors=infos, values=msgspec.msgpack.encode(values), last_sync=last_sync)
         return manifest, tensors
 
@@ -451,8 +430,8 @@ class Protected:
             return found[0] if found is not None else None
         return torch.empty(info.shape, dtype=dtype_of(info.dtype), device="cpu" if info.on_cpu else found[1])
 
-    def accept(self, manifest: Manifest, tensors: list[torch.Tensor]) -> None:
-        """Take over a peer's state; `tensors` are those of `targets`, now filled."""
+    def accept(self, manifest: Manifest, tensors: list[torch.Tensor], behind: bool = False) -> None:
+        """Take over a peer's state; `tensors` are those of `targets`, now filled. `behind`: see `describe`."""
         values = msgspec.msgpack.decode(manifest.values)
         missing = {path for path, _ in self.parameters()} ^ set(values["parameters"])
         if missing:
@@ -462,6 +441,31 @@ class Protected:
         for name, obj in self.objects.items():
             take_over(obj, values[f"object {name}"], tensors)
         self.buckets.accept(msgspec.convert(values.get("buckets", []), list[Settled]))
+        self._arrive_between(manifest, tensors, values.get("commit"), values.get("top", True), behind)
+
+    def _arrive_between(
+        self, manifest: Manifest, tensors: list[torch.Tensor], then: dict[str, Any] | None, at_top: bool, behind: bool
+    ) -> None:
+        """The state is as the source has it. Who is `behind` has some code still to run: see `moments`."""
+        step, now = manifest.step, self._now()
+        self._at_commit = None if at_top else (step, now)
+        if then is not None:
+            own, at_commit = self._object_tensors(), list(tensors)
+            for i, info in enumerate(manifest.tensors):
+                t = own.get(info.path.removeprefix(AT_COMMIT))
+                if info.path.startswith(AT_COMMIT) and t is not None and info.fits(t):
+                    at_commit[i] = t.copy_(tensors[i])
+            moments.accept(then, at_commit, self.optimizers, self.objects)
+            self._at_commit = step, self._now()
+        if not behind:
+            now.put_back()
+        self._at_top = (step, now) if behind and at_top else None
+        self.top = -1 if behind else step
+
+    @property
+    def can_reach_top(self) -> bool:
+        """Without the code that this rank has still to run: what it would change is known."""
+        return self._at_top is not None
 
 
 def _problem(name: str, value: Any) -> str:
@@ -478,6 +482,10 @@ def _is_of_script(obj: Any) -> bool:
     return hasattr(obj, "load_state_dict") and not type(obj).__module__.startswith(("torch.", "onward."))
 
 
+def _same_kind(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (a.dtype, a.shape, a.device, a.layout) == (b.dtype, b.shape, b.device, b.layout)
+
+
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.layout is not torch.strided:
         parts = ((a._indices(), b._indices()), (a._values(), b._values()))
@@ -489,12 +497,3 @@ def _counters(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Buffers that are alike on every rank, since they count what all do; they change with the parameters."""
     found = ((path, m) for path, m in module.named_modules() if isinstance(m, AveragedModel))
     return [(f"{path}.n_averaged" if path else "n_averaged", m.n_averaged) for path, m in found]
-
-
-_STAGES = "_per_optimizer_states"  # of torch's GradScaler
-
-
-def _scaler_stages(scaler: Any) -> dict[int, Any]:
-    stages = getattr(scaler, _STAGES)
-    found = "found_inf_per_device"
-    return {optimizer: {**stage, found: dict(stage[found])} for optimizer, stage in stages.items()}

@@ -17,6 +17,7 @@ from onward.train.devicetime import DeviceTime
 from onward.train.feed import Feed
 from onward.train.follow import Following
 from onward.train.groups import Groups
+from onward.train.hugepages import HugePages
 from onward.train.injection import Injector
 from onward.train.link import Link
 from onward.train.local import LocalState
@@ -26,7 +27,7 @@ from onward.train.settings import RankSettings
 from onward.train.store import LinkStore
 from onward.train.transaction import Transaction
 from onward.train.transfer import Server
-from onward.wire.messages import Report
+from onward.wire.messages import Form, Report
 from onward.wire.page import Page
 
 
@@ -62,6 +63,7 @@ class Rank:
         self.ahead = Ahead(self.groups, link)
         self.protected = Protected(Buckets(self.groups))
         self.partner = Partner(self.identity, me.rank, me.attempt, self.groups.waits)
+        self.pages = HugePages()
         self.local = LocalState(me.local_dir, self.protected, self.partner)
         self.tx = Transaction(self.protected, self.local, self.groups, self.page)
         self.checkpoints = Checkpoints(link, self.protected, self.local)
@@ -98,6 +100,11 @@ class Rank:
         self.scope = Scope.BETWEEN
         self.groups.outside = None
         self.groups.gated = False
+
+    def is_behind(self, form: Form, owed: int = 0) -> bool:
+        """It is given the state of a step, and has the code before that step's block still to run."""
+        restarted = not self.holds and not self.spare
+        return is_shown(form, self.checkpoints.begun(form.step) if restarted else self.local.begun, owed)
 
     # ------------------------------------------------------------------------------------- reports
 
@@ -159,3 +166,14 @@ class Rank:
             self.report(Stage.PAUSED, generation=order.generation)
             self.link.wait_order(lambda o: o.want == "stop", 600.0)
         raise RuntimeError(f"a collective outside a step failed and cannot be run again: {why}")
+
+
+def is_shown(form: Form, begun: int, owed: int) -> bool:
+    """Whether the block before the step of `form` is run for show: the code after it is still to be run.
+
+    `begun`: the last step that the rank had begun; `owed`: the one that it was given in a try that failed, if there was
+    one. Who was given it then has only to keep it now.
+    """
+    if form.past or form.step < 1 or begun >= form.step:
+        return False
+    return form.part in ("receive", "load") or (form.part == "keep" and owed == form.step)

@@ -29,6 +29,7 @@ class StandIn:
         rank.groups.warm()
         if rank.link.welcome.step >= 2:
             yield from self._alone.rehearse(n)
+            rank.pages.settle(rank.protected.tensors)
         rank.report(Stage.PARKED, generation=0)
         while True:
             order = rank.link.wait_order(

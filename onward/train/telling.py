@@ -25,7 +25,7 @@ class Telling:
         if self._feed.begin(self._tx.step, self._rank.protected, self._local, self._tx.learnt):
             self._rank.groups.tap = self._feed.expect
 
-    def block_begun(self, step: int, changed_outside: list[str]) -> None:
+    def block_begun(self, step: int, changed_outside: bool) -> None:
         if not self._feed.open:
             return
         if changed_outside:

@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from onward.errors import StateError
-from onward.train.protected import Manifest
+from onward.train.manifest import Manifest
 from onward.train.values import dtype_of
 
 _NAMES = {

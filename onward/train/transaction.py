@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from onward.train.groups import Groups
 from onward.train.local import LocalState, Small, same
 from onward.train.operations import is_syncing
-from onward.train.optimizers import Settings, parameters_of
+from onward.train.optimizers import parameters_of
 from onward.train.protected import Protected, Seen
 from onward.wire.page import Page
 
@@ -55,7 +55,6 @@ class Transaction:
         self._zeroed: set[int] = set()  # ids of parameters whose gradients a block has found, and zeroed before any use
         self._all_zeroed = False  # somebody else knows that of all
         self._at_end: int | None = None  # parameter versions when the last block ended
-        self._settings_at_end: dict[str, Settings] = {}
         self._at_commit: Small | None = None  # local state when the last block ended
         self._reset_block()
         self._trace: tuple[int, ...] = ()
@@ -80,19 +79,17 @@ class Transaction:
         """Make the state at the start of the first step safe."""
         self._local.publish(self.step, self._local.capture())
 
-    def begin(self) -> list[str]:
-        """Open the block. Returns the names of what had changed outside a block, for a warning."""
+    def begin(self) -> bool:
+        """Open the block. Returns whether a parameter had changed outside a block, for a warning."""
         start = time.thread_time_ns()
         self._protected.look_again()
         versions = self._protected.versions()
-        outside = [] if self._at_end in (None, versions) else ["a parameter"]
+        outside = self._at_end not in (None, versions)
         self._versions = versions
         self._reset_block()
         self.open, self.clean, self.undo = True, True, False
         self._found = self._protected.with_grads()
         self._protected.begin()
-        settings = self._protected.other_settings(self._settings_at_end)
-        outside += [f"{name} (its learning rate, or another setting)" for name in settings]
         self.republish()
         self._careful = not self.light_at
         if self._careful:
@@ -246,7 +243,12 @@ class Transaction:
         self.open, self.clean = False, True
         self.undo = self._copied
         self._at_end = self._protected.versions()
-        self._settings_at_end = self._protected.settings()
+
+    def counts(self) -> None:
+        """The code after the block comes next, and may change what is small."""
+        start = time.thread_time_ns()
+        self._protected.note_commit(self.step)
+        self.own_ns += time.thread_time_ns() - start
 
     def settled(self, agreed_light: int) -> None:
         """The step counts, and the vote at the gate came out as `agreed_light`."""
@@ -284,12 +286,14 @@ class Transaction:
         """The block counts, there and so here."""
         self._carry()
         self.applied()
+        self.counts()
         self._at_commit = self._local.capture()
         self._local.publish(self.step, self._at_commit)
 
     def stands(self) -> None:
         """Local state was put in place from outside: what is here now is what the next block begins with."""
         self._at_commit = self._local.capture()
+        self._protected.reach_top(self.step)
 
     # ------------------------------------------------------------------------------------- going back
 
@@ -313,6 +317,7 @@ class Transaction:
         """A block is about to be run for show, on a state that counts; `take_back` puts that in its place again."""
         self._protected.begin()
         self._protected.save_undo()
+        self._protected.hold_top(self.step)
 
     def take_back(self, step: int) -> None:
         self._protected.undo()
@@ -334,7 +339,6 @@ class Transaction:
         self.step, self.open, self.clean, self.undo = step, False, True, False
         self._protected.look_again()
         self._at_end = self._protected.versions()
-        self._settings_at_end = {}
 
     def damaged(self) -> None:
         """This rank's tensors cannot be trusted any more."""

@@ -20,7 +20,8 @@ import msgspec
 import torch
 
 from onward.errors import StateError, WireError
-from onward.train.protected import Manifest, Protected
+from onward.train.manifest import Manifest
+from onward.train.protected import Protected
 from onward.train.streams import memory_of
 from onward.wire.frames import MAX_FRAME, MAX_HELLO, proof, send_at_once
 from onward.wire.identity import Identity
@@ -116,6 +117,7 @@ def fetch(
     protected: Protected,
     interrupted: Callable[[], bool],
     wait_s: float,
+    behind: bool = False,
 ) -> Manifest:
     """Fill `protected` with the state that `source` serves for `generation`."""
     host, _, port = source.rpartition("|")
@@ -140,7 +142,7 @@ def fetch(
             for t, h in zip(targets, host_side, strict=True):
                 if t.data_ptr() != h.data_ptr():
                     t.detach().copy_(h)
-        protected.accept(manifest, targets)
+        protected.accept(manifest, targets, behind)
         channel.send(msgspec.msgpack.encode("done"))
     return manifest
 

@@ -23,6 +23,7 @@ import torch
 
 from onward.errors import StateError
 
+SMALL_BYTES = 256 << 10  # what is copied every step rather than believed to be unchanged
 SCALARS = (bool, int, float, str, bytes, type(None))
 # No user's list begins with these.
 _TENSOR, _LONG, _KIND, _SAME = "\x00onward.tensor", "\x00onward.long", "\x00onward.kind", "\x00onward.same"
@@ -85,22 +86,25 @@ class Snapshot:
     comes out right, but no other process can be given that state.
     """
 
-    def __init__(self, name: str, obj: Any) -> None:
+    def __init__(self, name: str, obj: Any, before: Snapshot | None = None) -> None:
         self.problem = ""
         self._obj = obj
         self._held: dict[int, tuple[Any, Any]] = {}  # by id: what is changed in place, and what was in it
+        self._versions: dict[int, int] = {}  # of large tensors, by id
+        self._before = before
         self._root = state_of(obj)
         self._hold(name, self._root)
+        self._before = None
 
     def _hold(self, path: str, value: Any) -> None:
         if type(value) in SCALARS or id(value) in self._held:
             return
         if isinstance(value, torch.Tensor):
-            self._held[id(value)] = (value, value.detach().clone())
+            was = self._copied_before(value)
+            self._held[id(value)] = (value, value.detach().clone() if was is None else was)
         elif isinstance(value, dict | list):
             self._try(_look, path, value)
-            was = [*value.items()] if isinstance(value, dict) else [*value]
-            self._held[id(value)] = (value, was)
+            self._held[id(value)] = (value, [*value.items()] if isinstance(value, dict) else [*value])
             for part, v in value.items() if isinstance(value, dict) else enumerate(value):
                 self._hold(f"{path}.{part}" if isinstance(value, dict) else f"{path}[{part}]", v)
         elif isinstance(value, tuple):
@@ -109,6 +113,16 @@ class Snapshot:
                 self._hold(f"{path}[{i}]", v)
         else:
             self._try(plain, path, value, lambda path, t: None)
+
+    def _copied_before(self, t: torch.Tensor) -> torch.Tensor | None:
+        """The copy of an earlier snapshot, of a large tensor that has not been written since."""
+        if t.layout is not torch.strided or t.nbytes <= SMALL_BYTES or t.is_inference():
+            return None
+        self._versions[id(t)] = t._version
+        if self._before is None or self._before._versions.get(id(t)) != t._version:
+            return None
+        held, was = self._before._held[id(t)]
+        return was if held is t else None
 
     def _try(self, look: Callable[..., Any], *args: Any) -> None:
         try:

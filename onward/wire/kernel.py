@@ -25,6 +25,23 @@ def is_stopped(pid: int) -> bool:
     return _stat(pid)[:1] == [b"T"]
 
 
+_PF_EXITING = 0x4
+_SIGKILL = 1 << 8  # in a mask of signals
+
+
+def is_dying(pid: int) -> bool:
+    """It was killed, or is gone; freeing its memory takes a large process a while, in which it still reads as there."""
+    fields = _stat(pid)
+    if not fields or fields[0] in (b"Z", b"X") or int(fields[6]) & _PF_EXITING:
+        return True
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            masks = [int(line.split()[1], 16) for line in f if line.startswith(("SigPnd:", "ShdPnd:"))]
+    except (OSError, ValueError):
+        return True
+    return any(mask & _SIGKILL for mask in masks)
+
+
 def _stat(pid: int) -> list[bytes]:
     """What the kernel tells of a process, from its state on; nothing when there is none."""
     try:

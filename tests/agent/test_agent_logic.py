@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import msgspec
@@ -32,10 +33,11 @@ from onward.wire.messages import (
 from onward.wire.peers import KeepLog, KeepSlot
 
 
-def agent(spares: str = "none", **more: object) -> AgentLogic:
+def agent(spares: str = "none", dying: Collection[int] = (), **more: object) -> AgentLogic:
     member = Member(id="a", peer="here|1", nproc=2)
     settings = AgentSettings(member=member, local_ranks=2, spares=spares, **more)  # type: ignore
-    return AgentLogic(settings, lambda p: (f"/page{p.number}", f"/local{p.rank}"), lambda p: (3, 4))
+    paths = lambda p: (f"/page{p.number}", f"/local{p.rank}")  # noqa: E731
+    return AgentLogic(settings, paths, lambda p: (3, 4), is_dying=lambda pid: pid in dying)
 
 
 def orders(
@@ -171,13 +173,14 @@ def trained(a: AgentLogic, generation: int, step: int) -> None:
         a.on_rank(p.number, Report(stage="training", generation=generation, step=step, resumed=True))
 
 
-def with_spare() -> AgentLogic:
-    a = up(agent(spares="one"))
+def with_spare(dying: Collection[int] = ()) -> AgentLogic:
+    a = up(agent(spares="one", dying=dying))
     for step in range(CALM_STEPS):
         trained(a, generation=1, step=step)
         assert started(a.want_spares()) == []
     trained(a, generation=1, step=CALM_STEPS)
     assert started(a.want_spares()) == [(0, 0)]
+    a.on_started(3, 7)
     a.on_rank(3, Hello(process=3, pid=7))
     return a
 
@@ -190,6 +193,25 @@ def test_a_parked_spare_takes_the_place_at_once() -> None:
     assert started(effects) == []
     assert a.current[0] == 3
     assert [f.incarnation for f in a.facts(0.0).ranks] == [2, 1]
+
+
+@pytest.mark.parametrize("stage", ["setup", "parked"])
+@pytest.mark.parametrize("killed_by", ["us", "somebody"])
+def test_a_spare_that_was_killed_takes_no_place_while_it_dies(stage: str, killed_by: str) -> None:
+    """It would be the rank's next process to die. At the end of the loop all spares end, and a rank may die then."""
+    dying: set[int] = set()
+    a = with_spare(dying)
+    a.on_rank(3, Report(stage=stage, generation=0))
+    if killed_by == "us":
+        assert [e.process for e in a.end_spares() if isinstance(e, KillProcess)] == [3]
+    else:
+        dying.add(7)
+    a.on_exit(1, -9, 50.0)
+    effects = a.on_orders(orders("pause", version=3, generation=2, incarnations=(2, 1)))
+    assert started(effects) == [(0, 2)]
+    assert a.current[0] == 4
+    a.on_exit(3, -9, 50.0)
+    assert [f.incarnation for f in a.facts(0.0).ranks if f.stage is not Stage.EXITED] == [2, 1]
 
 
 def test_a_new_spare_is_built_when_the_recovery_is_some_steps_past() -> None:

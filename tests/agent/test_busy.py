@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 
 from waiting import until
 
 from onward.agent.busy import WINDOW_S, Lateness, RunQueue, Standstill
-from onward.wire.kernel import is_stopped
+from onward.wire.kernel import is_dying, is_stopped
 
 
 def test_the_worst_tick_of_the_last_seconds_counts() -> None:
@@ -39,6 +40,18 @@ def test_the_queue_is_counted_from_the_last_progress(tmp_path) -> None:
 
 def test_a_process_that_is_gone_has_waited_for_nothing() -> None:
     assert RunQueue(2**22 + 1).since(progress=1) == 0.0
+
+
+def test_one_that_was_killed_is_known_at_once() -> None:
+    """While the kernel takes back its memory it is still there."""
+    code = "import time; held = bytearray(b'1') * (64 << 20); print('here', flush=True); time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not is_dying(process.pid)
+        process.kill()
+        assert is_dying(process.pid)
+    assert is_dying(process.pid), "it is no more"
 
 
 def test_one_that_is_stopped_is_known_by_the_kernels_word() -> None:

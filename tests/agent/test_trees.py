@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
 from kernel import alive, state_of
-from launched import Launched, Onward, children, kill, parent, stdout, title
-from waiting import until
+from launched import ONWARD, Launched, Onward, children, kill, parent, stdout, title
+from waiting import LIMIT_S, until
+
+from onward.agent.processes import MARK
 
 FAMILY = """
     import multiprocessing, subprocess, sys, threading, time
@@ -78,6 +81,27 @@ def test_a_killed_launcher_leaves_no_orphans(onward: Onward, guard_is: str) -> N
     kill(job.pid)
     job.nothing_left()
     until(lambda: not run_dir[0].exists(), "what it had in shared memory is given back")
+
+
+def test_what_a_launcher_and_its_guard_leave_goes_with_the_next_command(onward: Onward) -> None:
+    """Both killed in one instant: nobody is left who would know of what ranks had started in sessions of their own."""
+    job = onward.start(onward.script(FAMILY))
+    helpers = [pid for rank in (0, 1) for pid in family(job, rank)[1]]
+    guard = until(lambda: job.guard, "a guard")
+    job.gather()
+    kill(job.pid, signal.SIGSTOP)  # or it would start another guard
+    kill(guard)
+    kill(job.pid)
+    until(lambda: not alive(job.pid) and not alive(guard), "both are gone")
+    assert any(alive(p) for p in helpers), "else there is nothing to see here"
+    other = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "another-run.0"})
+    try:
+        subprocess.run([ONWARD, "ps"], check=True, capture_output=True, timeout=LIMIT_S)
+        job.nothing_left()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_stopped_guard_is_replaced_by_one_that_knows_all(onward: Onward) -> None:

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from onward.train.alone import is_shown
 from onward.train.buckets import Buckets
 from onward.train.groups import Groups
 from onward.train.local import LocalState
 from onward.train.partner import Partner
 from onward.train.protected import Protected
+from onward.train.rank import is_shown
 from onward.train.transaction import Transaction
 from onward.train.waits import Waits
 from onward.wire.identity import Identity

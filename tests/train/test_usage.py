@@ -136,7 +136,7 @@ def test_a_change_outside_the_block_is_named_and_what_ranks_do_not_share(tmp_pat
     p = start(tmp_path, body)
     assert p.returncode == 0, p.stderr
     assert "a parameter was changed outside a step" in p.stderr
-    assert "opt (its learning rate, or another setting) was changed outside a step" in p.stderr
+    assert "opt (its" not in p.stderr, "a schedule may be stepped there"
     unlike = [line for line in p.stderr.splitlines() if "is not the same here as on rank 0" in line]
     assert len(unlike) == 1, p.stderr
     assert "rank 1: seen is protected as the same on every rank" in unlike[0]
