@@ -83,7 +83,7 @@ def test_the_first_group_is_told_who_is_in_it() -> None:
     formed = advance(again, setup, 11.0, here(A, B, C)).job
     mandate = Mandate(version=1, seat="a", base=(), granted=True, final=False)
     told = draft(mandate, formed, setup)
-    assert told.members == 3
+    assert told.common.members == 3
     assert [form(told, r, setup).members for r in (0, 1, 2)] == [[0, 1, 2]] * 3
 
 
