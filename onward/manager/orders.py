@@ -152,10 +152,11 @@ def _home(job: Job, rank: int) -> str:
 
 
 def _told_by(job: Job, ranks: Collection[int]) -> dict[int, str]:
-    """Of absent ranks nobody may know what they exchanged in their set-up, if they were there: what another one did."""
-    absent = [r for r in ranks if r in job.absent]
-    there = next((at for r in job.ranks if (at := _home(job, r))), "") if absent else ""
-    return dict.fromkeys(absent, there) if there else {}
+    """Of ranks whose node was lost nobody may know what they exchanged in their set-up: what another one did."""
+    coming = {*job.absent, *job.arriving}
+    untold = [r for r in ranks if r in coming]
+    there = next((at for r in job.ranks if r not in coming and (at := _home(job, r))), "") if untold else ""
+    return dict.fromkeys(untold, there) if there else {}
 
 
 def _save(job: Job, node: int, roll: Roll) -> Save | None:

@@ -101,6 +101,17 @@ def test_a_dump_restarts_with_those_who_are_there() -> None:
     assert (again.phase, again.attempt, again.absent) == (Phase.STARTING, 1, (3,))
 
 
+@pytest.mark.parametrize("changes", [{}, {"absent": (), "arriving": (3,), "phase": Phase.PAUSING}])
+def test_who_comes_in_place_of_a_lost_one_is_told_what_another_exchanged_in_its_set_up(changes: dict[str, Any]) -> None:
+    """Without `recover` nobody keeps that for others."""
+    a, e = replace(A, peer="10.0.0.1|7"), replace(E, peer="10.0.0.5|7")
+    job = shrunk(places=(a, B, C, e), **changes)
+    mandate = Mandate(version=1, seat="a", base=(), granted=True, final=False)
+    drafted = draft(mandate, job, {})
+    assert orders(drafted, "e", {}, Roll(4)).log_at == {3: a.peer}
+    assert orders(drafted, "a", {}, Roll(4)).log_at == {}
+
+
 @pytest.mark.parametrize("absent", [(), (3,)])
 def test_what_was_kept_of_an_absent_rank_is_no_part_of_a_dump(absent: tuple[int, ...]) -> None:
     """It is of the step at which its node was lost, and nothing was saved."""
