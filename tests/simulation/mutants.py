@@ -34,7 +34,7 @@ from onward.manager.logic import ManagerLogic
 from onward.manager.office import Claim, go_on
 from onward.manager.orders import Draft, form
 from onward.manager.roll import Roll
-from onward.wire.messages import Form, Orders, StoreReply, StoreRequest
+from onward.wire.messages import AgentFacts, Form, Orders, StoreReply, StoreRequest
 from onward.wire.peers import KeepSlot
 
 from .between import Between
@@ -152,8 +152,8 @@ def _any_term(self: AgentLogic, orders: Orders) -> bool:
     return orders.term >= self.term
 
 
-def _nobody_is_silent(self: Roll, m: Member, now: float) -> bool:
-    return True
+def _nobody_is_silent(self: Roll, now: float) -> list[AgentFacts]:
+    return list(self.latest.values())
 
 
 # ---------------------------------------------------------------------------------------------------- the rest
@@ -299,7 +299,7 @@ MUTANTS = (
         *_everywhere(vote, _silence_is_death),
         nodes=2,
     ),
-    _mutant("old votes", "an agent that has fallen silent still votes", (Roll, "is_here", _nobody_is_silent)),
+    _mutant("old votes", "an agent that has fallen silent still votes", (Roll, "present", _nobody_is_silent)),
     _mutant(
         "place given twice",
         "who holds a place is given another",
