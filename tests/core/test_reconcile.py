@@ -266,6 +266,7 @@ def test_the_deadline_counts_from_the_start() -> None:
     assert decide(job, GOING, NOW).again_s == 50
     plan = decide(job, GOING, NOW + 51)
     assert state(plan) == ("Failed", "JobFailed")
+    assert [(e.type, e.holds) for e in plan.extras] == [("Recovering", False)], "what was under way is not any more"
     assert len(dropped(decide(job, replace(GOING, word=plan.word, record=plan.record), NOW))) == 3
 
 
@@ -276,6 +277,8 @@ def test_suspended_pods_go_and_are_not_lost() -> None:
     assert len(dropped(plan)) == 3
     assert DropGang() in plan.writes
     assert plan.record.started_at is None
+    said_no = {extra.type for extra in plan.extras if not extra.holds}
+    assert said_no == {"GangScheduled", "Recovering", "Degraded"}, "nothing is left of what was said of its pods"
     going = tuple(replace(p, deleting=NOW + 30) for p in PODS)
     again = decide(job, replace(GOING, pods=going, word=plan.word, record=plan.record, gang=None), NOW)
     assert (dropped(again), again.record) == ([], plan.record)
