@@ -105,8 +105,8 @@ class Marks:
         """What is about the job as a whole: groups for scaling, and keys that do something else here."""
         missing = [key for key in ("mind-cluster/group-name", "jobID") if key not in self.labels]
         if "mind-cluster/scaling-rule" in self.labels and missing:
-            which = f"label {missing[0]}, which is" if len(missing) == 1 else f"labels {' and '.join(missing)}, which are"
-            what = f"mind-cluster/scaling-rule needs the {which} not set"
+            verb = "which is" if len(missing) == 1 else "which are"
+            what = f"mind-cluster/scaling-rule needs the label {' and '.join(missing)}, {verb} not set"
             self._problem("InvalidScalingConfig", what, "labels", "mind-cluster/scaling-rule")
         kind = self.labels.get("scaleout-type", "").strip()
         if kind and kind.upper() not in ("ROCE", "UBOE"):

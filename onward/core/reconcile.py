@@ -255,6 +255,8 @@ class _Draft:
         if verdict.hold_until is not None:
             self._again(verdict.hold_until - self.now)
             self.held = {loss.place for loss in losses}  # a new pod there would hide the loss
+            if verdict.message:
+                self.word = Word(RESTARTING, "jobRestarting", verdict.message)
             return False
         if verdict.why not in verdict.fatal + verdict.message:  # words that people know, and which pod it was
             self.events.append(Said("PodLost", f"Job {self.job.key}: {verdict.why}.", warning=True))

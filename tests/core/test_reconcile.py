@@ -390,6 +390,23 @@ def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
     assert late.record.charged == 1
 
 
+def test_a_program_that_fails_as_soon_as_it_starts_is_started_again_more_and_more_slowly() -> None:
+    job = replace(JOB, retry_times=5000)
+    crashed = tuple(replace(p, phase="Failed", exit_code=1, made_at=NOW - 5) for p in PODS)
+    for waves, waits_s in ((0, 0.0), (2, 0.0), (3, 5.0), (4, 15.0), (5, 35.0), (6, 55.0), (1000, 55.0)):
+        record = replace(GOING.record, charged=waves, failures=waves)
+        plan = decide(job, replace(GOING, pods=crashed, record=record), NOW)
+        assert state(plan) == ("Restarting", "jobRestarting"), "that is what it does, also while it waits"
+        assert plan.record.charged == waves + (not waits_s), "what waits is counted when its time has come"
+        if waits_s:
+            assert (plan.again_s, made(plan), dropped(plan)) == (waits_s, [], [])
+            after = decide(job, replace(GOING, pods=crashed, record=plan.record, word=plan.word), NOW + waits_s)
+            assert after.record.charged == waves + 1
+            assert [e.reason for e in after.events if e.reason == "jobRestarting"] == [], "it was said"
+    old = tuple(replace(p, made_at=NOW - 61) for p in crashed)
+    assert decide(job, replace(GOING, pods=old, record=record), NOW).record.charged == 1001, "it had worked for a while"
+
+
 def test_a_pod_that_comes_later_joins_where_somebody_is_in_charge_and_begins_where_nobody_was() -> None:
     job = replace(JOB, keeps_others=True, recovers=True)
     known = Insight(recovers=True, pods=frozenset({"uid-0", "uid-1"}))
