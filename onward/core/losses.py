@@ -172,7 +172,8 @@ def _judge_failed(
     mended_inside = job.keeps_others and (not unlimited or record.failures < UNBUDGETED)
     forgiven = by_code or job.retry_times > 0 or mended_inside
     if not forgiven:
-        return Verdict(fatal=_has_failed(job), why=f"{told}; no retry is allowed")
+        spent = f"{UNBUDGETED} waves are forgiven where neither fault-retry-times nor backoffLimit is set"
+        return Verdict(fatal=_has_failed(job), why=f"{told}; {spent if job.keeps_others else 'no retry is allowed'}")
     limit = job.backoff_limit or job.retry_times
     if job.retry_times and not by_code and record.failures >= job.retry_times:
         text = f"Job {job.key} has failed because pod failed and remain retry times is 0."

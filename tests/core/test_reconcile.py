@@ -232,6 +232,9 @@ def test_which_pod_it_was_is_said_where_the_words_of_the_state_do_not() -> None:
         ("JobFailed", "Job ns/job has failed because has pod failed."),
         ("PodLost", "Job ns/job: Worker 0 failed (exit code 3); no retry is allowed."),
     ]
+    spent = replace(GOING, pods=CRASHED.pods, record=replace(GOING.record, failures=3, charged=3))
+    lost = next(e for e in decide(replace(JOB, keeps_others=True), spent, NOW).events if e.reason == "PodLost")
+    assert lost.message.endswith("3 waves are forgiven where neither fault-retry-times nor backoffLimit is set.")
     again = decide(replace(JOB, retry_times=1), replace(GOING, pods=ALL.pods), NOW)
     assert [e.reason for e in again.events] == ["jobRestarting", "PodLost"]
     assert [e.reason for e in decide(JOB, replace(GOING, pods=PODS[:2]), NOW).events] == ["jobRestarting"]
