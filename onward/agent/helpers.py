@@ -25,6 +25,7 @@ QUICK_S = 2.0  # a manager that lived no longer than this is started again with 
 LONGEST_DELAY_S = 2.0
 PIPE_ROOM = 32768  # what a pipe takes before anybody reads it
 STUCK_S = 15.0  # without a word from a manager that we host; a busy machine may take seconds to start one
+LONGEST_START_S = 240.0  # and minutes, where it has more to do than it can
 NOT_NEEDED = 75  # how a manager ends that has nobody to manage
 
 
@@ -91,6 +92,26 @@ class Guard:
             os.close(ear)
 
 
+class ManagerPatience:
+    """How long a manager may say nothing. Each that was ended before its first word gives the next twice the time: on a
+    machine that is too busy to start one so soon, none would ever begin else.
+    """
+
+    def __init__(self) -> None:
+        self._limit_s = STUCK_S
+
+    def ends(self, silent_s: float, alive_s: float) -> bool:
+        """Whether one that was started so long ago is given up. `silent_s`: since this or an earlier one spoke."""
+        spoke = silent_s < alive_s
+        if spoke:
+            self._limit_s = STUCK_S
+        if min(silent_s, alive_s) <= self._limit_s:
+            return False
+        if not spoke:
+            self._limit_s = min(LONGEST_START_S, 2 * self._limit_s)
+        return True
+
+
 class OwnManager:
     """A manager that this agent hosts. The listening socket is ours, so that no port is ever lost with the process.
 
@@ -113,6 +134,7 @@ class OwnManager:
         self._delay_s = 0.0
         self._started_at = 0.0
         self._standstill = Standstill(0)
+        self._patience = ManagerPatience()
         self._gone = asyncio.Event()
         if meeting.hosts:
             self._start()
@@ -197,8 +219,8 @@ class OwnManager:
     def end_if_silent(self, silent_s: float) -> None:
         """One that is stopped or stuck is as good as dead, and is replaced; a stopped process can be killed."""
         alive_s = time.monotonic() - self._started_at
-        if self.pid and min(silent_s, alive_s) > STUCK_S and self._child is not None and not self._over:
-            self._say(f"the manager has not answered for {silent_s:.0f} s; killing it")
+        if self.pid and self._child is not None and not self._over and self._patience.ends(silent_s, alive_s):
+            self._say(f"the manager has not answered for {min(silent_s, alive_s):.0f} s; killing it")
             self._started_at = time.monotonic()
             self._child.signal(signal.SIGKILL)
 

@@ -226,7 +226,7 @@ class Launcher:
         self._stop_signal, self._stopped_at = number, time.monotonic()
         self._manager.stopping = True
         name, grace = signal.Signals(number).name, self.settings.grace_s
-        others = self.settings.several and self.logic.node >= 0
+        others = self.settings.several and self.settings.max_nodes > 1 and self.logic.node >= 0
         if not self._can_save() and not others:
             self.observer.note(f"{name} received; ending all ranks within {grace:g} s")
             return self._end_all()

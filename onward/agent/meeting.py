@@ -46,7 +46,9 @@ class Meeting:
 def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     """Bind what has to be bound. UsageError says what is wrong with the addresses given."""
     name = secrets.token_hex(6)
-    if not s.several:
+    mine = _claim(s.pod) if s.several and s.pod else None
+    by_the_way = s.max_nodes == 1 and not s.standby and s.pod and mine is None  # the pod's job is run by another
+    if not s.several or by_the_way:
         _check_master_port(s)
         sock = socket.create_server(("127.0.0.1", 0), backlog=64)
         address = _bar(sock)
@@ -61,7 +63,6 @@ def meet(s: RunSettings, tell: Callable[[str], None]) -> Meeting:
     hosts = first_socket is not None
     sock = first_socket if first_socket is not None else _place_in_line(s, local, doors)
     peers = _bind(local, 0)
-    mine = _claim(s.pod) if s.pod else None
     member = _member(s, name, local, peer=_bar(peers), manager=doors[0] if hosts else _bar(sock))
     outside = not all(on_this_machine(host) for host in (local, *(door.rpartition("|")[0] for door in doors)))
     return Meeting(token, replace(member, sole=mine is not None), doors, sock, hosts, peers, mine, outside)

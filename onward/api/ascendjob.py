@@ -6,6 +6,7 @@ is written back: defaults live in the `Job` only, so the user's object stays as 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 from collections.abc import Collection, Mapping
@@ -14,7 +15,19 @@ from typing import Any
 
 from onward.api import fields, marks
 from onward.api.crds import crds
-from onward.api.job import MINDSPORE, PYTORCH, TENSORFLOW, Job, Note, Obj, Problem, Replica, RunPolicy, Scheduling
+from onward.api.job import (
+    MINDSPORE,
+    PYTORCH,
+    TENSORFLOW,
+    Job,
+    Note,
+    Obj,
+    Problem,
+    Replica,
+    RunPolicy,
+    Scheduling,
+    is_device,
+)
 from onward.api.marks import Marks, not_one_of
 from onward.core import quantity
 from onward.core.policy import did_you_mean
@@ -220,14 +233,14 @@ class _Reader:
     def _quantities(self, name: str, spec: Mapping[str, Any], at: tuple[str, ...]) -> None:
         for where in ("containers", "initContainers"):
             for i, container in enumerate(spec.get(where) or ()):
-                for kind, amounts in _map(container.get("resources")).items():
-                    for resource, value in _map(amounts).items() if kind in ("requests", "limits") else ():
-                        try:
-                            quantity.amount(str(resource), value)
-                        except quantity.QuantityError as e:
-                            what = f"{name} {kind} {resource}: {e}"
+                resources = _map(container.get("resources"))
+                limits = _map(resources.get("limits"))
+                for kind in ("requests", "limits"):
+                    for resource, value in _map(resources.get(kind)).items():
+                        why = _why_no_amount(str(resource), value, limits.get(resource))
+                        if why:
                             path = (*at, where, i, "resources", kind, str(resource))
-                            self._problem("InvalidReplicaSpec", what, *path)
+                            self._problem("InvalidReplicaSpec", f"{name} {kind} {resource}: {why}", *path)
 
     def _leader(self, framework: str, found: Mapping[str, Replica | None]) -> None:
         leader = LEADERS[framework]
@@ -295,10 +308,9 @@ class _Reader:
             self._problem("InvalidPriorityClass", what, *at, "priorityClass")
         resources = marks.texts(policy.get("minResources"))
         for name, value in resources.items():
-            try:
-                quantity.amount(name, value)
-            except quantity.QuantityError as e:
-                self._problem("InvalidRunPolicy", f"minResources {name}: {e}", *at, "minResources", name)
+            why = _why_no_amount(name, value)
+            if why:
+                self._problem("InvalidRunPolicy", f"minResources {name}: {why}", *at, "minResources", name)
         scheduler = self._scheduler(replicas)
         return Scheduling(
             scheduler=scheduler,
@@ -330,7 +342,8 @@ class _Reader:
         added = []
         for replica in replicas:
             ports = list(replica.main.get("ports") or ())
-            if any(port.get("containerPort") == MANAGER_PORT for port in ports):
+            tcp = [port for port in ports if (port.get("protocol") or "TCP") == "TCP"]
+            if any(port.get("containerPort") == MANAGER_PORT for port in tcp):
                 continue
             name = MANAGER_PORT_NAME if all(p.get("name") != MANAGER_PORT_NAME for p in ports) else "onward-port"
             replica.main["ports"] = [*ports, {"name": name, "containerPort": MANAGER_PORT}]
@@ -358,6 +371,22 @@ class _Reader:
 
     def _note(self, reason: str, message: str) -> None:
         self.notes.append(Note(reason, message))
+
+
+def _why_no_amount(resource: str, value: Any, limit: Any = None) -> str:
+    """What the API server would say of it when the first pod is made, which is late."""
+    try:
+        given = quantity.parse(value)
+    except quantity.QuantityError as e:
+        return str(e)
+    if given < 0:
+        return f"{value} is less than nothing"
+    if is_device(resource) and given != given.to_integral_value():
+        return f"{value} is not a whole number of them"
+    with contextlib.suppress(quantity.QuantityError):  # of the limit: said where it stands
+        if limit is not None and given > quantity.parse(limit):
+            return f"{value} is more than the limit, {limit}"
+    return ""
 
 
 def _map(value: Any) -> Mapping[str, Any]:

@@ -230,7 +230,8 @@ def _defaults(job: Job, replica: Replica, index: int, around: Surroundings, secr
         listed.append(_entry("ONWARD_JOIN_TOKEN", {"secretKeyRef": {"name": secret, "key": TOKEN_KEY}}))
     else:
         listed.append(_plain("ONWARD_JOIN_TOKEN_FILE", TOKEN_FILE))
-    more = {**_ladder(job), **_place(job, replica, index, around), **dict(around.extra)}
+    place = {} if job.app else _place(job, replica, index, around)  # pods that serve have nothing to do with each other
+    more = {**_ladder(job), **place, **dict(around.extra)}
     if around.operator:
         more["ONWARD_OPERATOR"] = around.operator
     return listed + [_plain(name, value) for name, value in more.items()]

@@ -184,8 +184,12 @@ class Job:
         return max((replica.device for replica in self.replicas), key=lambda pair: pair[1], default=("", 0))
 
     def trains(self, replica: Replica) -> bool:
-        """Whether its pods hold ranks: those with devices do; all do where nobody asks for any."""
-        return replica.device[1] > 0 or self.device[1] == 0
+        """Whether its pods hold ranks: those with devices do. Where nobody asks for any all do, but for a scheduler of
+        MindSpore, which is told that it is no worker.
+        """
+        if self.device[1]:
+            return replica.device[1] > 0
+        return not (self.framework == MINDSPORE and replica.leader and self.total > replica.count)
 
     @cached_property
     def nodes(self) -> int:

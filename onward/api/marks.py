@@ -89,14 +89,14 @@ class Marks:
             strategies=self._strategies(),
             fault_scheduling=self._fault_scheduling(),
             pod_rescheduling=self._pod_rescheduling(),
-            pod_only=self.annotations.get(RECOVER_PATH, "") == "pod",
+            pod_only=self._pod_only(),
             fault_retry_times=self._whole("labels", FAULT_RETRY_TIMES, "InvalidFaultRetryTimes", 0, 0),
             sub_healthy=self._choice(SUB_HEALTHY, "InvalidSubHealthyStrategy", SUB_HEALTHY_VALUES, "ignore"),
             wait_reschedule_s=self._wait(),
             silenced=self._silenced(),
         )
-        if self.labels.get(PROCESS_RECOVER, "on") not in ("on", "true") and found.strategies:
-            value = self.labels[PROCESS_RECOVER]
+        value = self._choice(PROCESS_RECOVER, "InvalidProcessRecoverEnable", ("on", "off", "pause"), "on")
+        if value != "on" and found.strategies:
             self._note(f"{PROCESS_RECOVER} is {value!r}, so the policies of {RECOVER_STRATEGY} rest")
             found = replace(found, strategies=())
         return found
@@ -105,7 +105,8 @@ class Marks:
         """What is about the job as a whole: groups for scaling, and keys that do something else here."""
         missing = [key for key in ("mind-cluster/group-name", "jobID") if key not in self.labels]
         if "mind-cluster/scaling-rule" in self.labels and missing:
-            what = f"mind-cluster/scaling-rule needs the label {' and '.join(missing)}, which is not set"
+            verb = "which is" if len(missing) == 1 else "which are"
+            what = f"mind-cluster/scaling-rule needs the label {' and '.join(missing)}, {verb} not set"
             self._problem("InvalidScalingConfig", what, "labels", "mind-cluster/scaling-rule")
         kind = self.labels.get("scaleout-type", "").strip()
         if kind and kind.upper() not in ("ROCE", "UBOE"):
@@ -179,6 +180,13 @@ class Marks:
             else:
                 found.append((code, int(seconds) if seconds else SILENCE_S))
         return tuple(found)
+
+    def _pod_only(self) -> bool:
+        value = self.annotations.get(RECOVER_PATH, "").strip()
+        if value not in ("", "pod"):
+            what = f"annotation {RECOVER_PATH} {not_one_of(value, ('pod',))}"
+            self._problem("InvalidRecoverPolicyPath", what, "annotations", RECOVER_PATH)
+        return value == "pod"
 
     def _choice(self, key: str, reason: str, values: Iterable[str], default: str) -> str:
         known = tuple(values)

@@ -41,7 +41,7 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     warm = not line.switch("no-warm") and launch != "program"
     spares = line.choice("spares", "each", ("none", "one", "each"))
     standby, manager = line.switch("standby"), line.text("manager", "")
-    line.problems += _nodes_problems(standalone, standby, max_nodes)
+    line.problems += _nodes_problems(standalone, standby and not line.of_pod("standby"), max_nodes)
     if launch == "program" and "/" not in script and not _on_path(script, env) and os.path.isfile(script):
         script = f"./{script}"  # a file of this directory; without a slash it would be looked for on PATH only
     if script or not line.swallowed:
@@ -49,7 +49,8 @@ def parse_run(argv: Sequence[str], env: Mapping[str, str]) -> RunSettings:
     node_rank = _node_rank(line, max_nodes)
     policies: tuple[Policy, ...] = line.convert("recover-strategy", DEFAULT_POLICIES, parse_policies, ())
     meets = bool(manager or standby or {"rdzv-endpoint", "master-addr"} & line.given.keys())
-    several = not standalone and (min_nodes > 1 or standby or (max_nodes > 1 and meets))
+    placed = line.of_pod("rdzv-endpoint") or line.of_pod("manager")  # the operator asks the manager how it goes
+    several = not standalone and (min_nodes > 1 or standby or (max_nodes > 1 and meets) or placed)
     settings = RunSettings(
         script=script,
         script_args=script_args,

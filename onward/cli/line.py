@@ -72,13 +72,17 @@ class Line:
             rest.pop(0)
             self.swallowed = True
 
+    def of_pod(self, name: str) -> bool:
+        """Whether this was told by those who made the pod, and by nobody else."""
+        return name in self.given and self.given[name][-1][0].startswith("ONWARD_")
+
     def leave_pod(self, env: Mapping[str, str]) -> None:
         """A line that is not about the pod's job, but about one of its own, does not take the pod's place in it."""
         nodes = self.text("nnodes", "")
         most, of_pod = (text.rpartition(":")[2].strip() for text in (nodes, env.get("ONWARD_NNODES", nodes)))
         if "standalone" in self.given or most != of_pod:
-            for name in PLACE:
-                if name in self.given and self.given[name][-1][0].startswith("ONWARD_"):
+            for name in (*PLACE, "manager"):
+                if self.of_pod(name):
                     del self.given[name]
 
     def text(self, name: str, default: str) -> str:

@@ -14,6 +14,8 @@ from onward.core.jobs import Insight, Place, PodSeen, Record, Seen, Wanted
 
 RETRYABLE = range(128, 256)  # exit codes that restartPolicy ExitCode calls a passing trouble
 REFUSED_S = 10.0  # a pod that its node would not have is made anew no sooner, for it may be refused again
+AT_ONCE = 3  # waves after which a program that fails as soon as it starts is started again more and more slowly
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 UNBUDGETED = 3  # waves of failed programs that somebody inside should have mended, where no limit was given
 
 
@@ -137,7 +139,7 @@ def judge(job: Wanted, losses: list[Loss], seen: Seen, now: float) -> Verdict:
         return Verdict(hold_until=seen.insight_until, why=f"{told}; waiting for what the job's manager says")
     goes_on = insight is not None and insight.recovers and not insight.over
     if failed and not goes_on:
-        return _judge_failed(job, failed, seen, insight, told)
+        return _judge_failed(job, failed, seen, insight, told, now)
     limit = job.backoff_limit or job.retry_times
     if not goes_on and limit and seen.record.charged >= limit:
         return _past_limit(job, told)
@@ -155,7 +157,14 @@ def judge_hopeless(job: Wanted, seen: Seen) -> Verdict:
     return Verdict(everybody=True, charged=True, message=message, why=seen.hopeless)
 
 
-def _judge_failed(job: Wanted, failed: list[Loss], seen: Seen, insight: Insight | None, told: str) -> Verdict:
+def pause_s(waves: int) -> float:
+    """How long a pod is to have lived, after so many waves, for another to be made at once."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(waves - AT_ONCE, 16)) if waves >= AT_ONCE else 0.0
+
+
+def _judge_failed(
+    job: Wanted, failed: list[Loss], seen: Seen, insight: Insight | None, told: str, now: float
+) -> Verdict:
     """Programs have failed, and nobody inside goes on without them."""
     record = seen.record
     by_code = all(_retryable(job, loss) for loss in failed)
@@ -163,7 +172,8 @@ def _judge_failed(job: Wanted, failed: list[Loss], seen: Seen, insight: Insight 
     mended_inside = job.keeps_others and (not unlimited or record.failures < UNBUDGETED)
     forgiven = by_code or job.retry_times > 0 or mended_inside
     if not forgiven:
-        return Verdict(fatal=_has_failed(job), why=f"{told}; no retry is allowed")
+        spent = f"{UNBUDGETED} waves are forgiven where neither fault-retry-times nor backoffLimit is set"
+        return Verdict(fatal=_has_failed(job), why=f"{told}; {spent if job.keeps_others else 'no retry is allowed'}")
     limit = job.backoff_limit or job.retry_times
     if job.retry_times and not by_code and record.failures >= job.retry_times:
         text = f"Job {job.key} has failed because pod failed and remain retry times is 0."
@@ -178,6 +188,9 @@ def _judge_failed(job: Wanted, failed: list[Loss], seen: Seen, insight: Insight 
         message = f"Job {job.key} is unconditional retry job and remain retry times is <{left}>."
     else:
         message = f"Job {job.key} is restarting because {told}."
+    due = max(loss.pod.made_at for loss in failed if loss.pod is not None) + pause_s(record.charged)
+    if now < due:
+        return Verdict(hold_until=due, message=message, why=f"{told}; another is not made at once")
     everybody = not by_code and _everybody(job, insight)
     return Verdict(everybody=everybody, charged=True, failure=not by_code, message=message, why=told)
 

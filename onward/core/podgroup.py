@@ -44,7 +44,7 @@ def admit(minimum: Mapping[str, int], total: Mapping[str, int], used: Mapping[st
         return f"the cluster is too small: {listed}"
     left = {name: round(total.get(name, 0) * OVERCOMMIT) - used.get(name, 0) for name in minimum}
     short = [
-        f"{name} {write(name, want)} of {write(name, max(0, left[name]))}"
+        f"{name} {write(name, want)} of {write(name, max(0, total.get(name, 0) - used.get(name, 0)))}"
         for name, want in sorted(minimum.items())
         if want > left[name]
     ]

@@ -130,6 +130,7 @@ class _Draft:
         self.record = replace(self.record, started_at=None)
         self.word = Word(CREATED, SUSPENDED, f"Job {self.job.key} is suspended.")
         self.extras.append(Extra("Suspended", True, SUSPENDED, "spec.runPolicy.suspend is true: no pods for now"))
+        self._say_no_more(("GangScheduled", "Recovering", "Degraded"), SUSPENDED, "the job is suspended")
         for pod in self.seen.pods:
             self._drop(pod, "the job is suspended")
         if self.seen.gang is not None:
@@ -204,6 +205,7 @@ class _Draft:
 
     def _end(self) -> None:
         """The state is written first; what follows from it in the next pass, which comes at once."""
+        self._say_no_more(("Recovering",), "JobEnded", "the job has ended")
         self.record = replace(self.record, ended_at=self.now)
         self._again(0.0)
 
@@ -253,6 +255,8 @@ class _Draft:
         if verdict.hold_until is not None:
             self._again(verdict.hold_until - self.now)
             self.held = {loss.place for loss in losses}  # a new pod there would hide the loss
+            if verdict.message:
+                self.word = Word(RESTARTING, "jobRestarting", verdict.message)
             return False
         if verdict.why not in verdict.fatal + verdict.message:  # words that people know, and which pod it was
             self.events.append(Said("PodLost", f"Job {self.job.key}: {verdict.why}.", warning=True))
@@ -426,6 +430,10 @@ class _Draft:
                 self.word = Word(RUNNING, "JobRunning", f"Job {self.job.key} is running.")
         elif self.word.type not in (RUNNING, RESTARTING):
             self.word = self._created(ready)
+
+    def _say_no_more(self, types: tuple[str, ...], reason: str, text: str) -> None:
+        """What was said of pods that are no more must not stand there as if it held."""
+        self.extras += [Extra(each, False, reason, text) for each in types]
 
     def _say_incidents(self, insight: Insight) -> None:
         if insight.incident and insight.incident != self.record.opened:

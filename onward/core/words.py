@@ -30,6 +30,14 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def shortened(text: str, most: int) -> str:
+    """Of a long text the beginning, up to a word, and a sign that there was more."""
+    if len(text) <= most:
+        return text
+    kept = text[: most - 4]
+    return f"{kept.rpartition(' ')[0] or kept} ..."
+
+
 def read_time(text: str) -> float | None:
     """`60`, `90s`, `5m`, `1h30m`, `1d` in seconds; None when it is no time."""
     text = text.strip()

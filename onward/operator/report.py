@@ -28,7 +28,7 @@ def status(old: Obj, wanted: Wanted, seen: Seen, plan: Plan, now: float) -> Obj:
     last = seen.insight or (seen.lately if over else None)  # how far it came stays to be read
     told = last.report if last is not None else {}
     new |= {name: value for name, value in told.items() if value is not None}
-    if over or not new.get("policy"):
+    if over or wanted.suspend or not new.get("policy"):
         new.pop("policy", None)
     kept: Obj = {
         "wave": record.wave,

@@ -9,12 +9,14 @@ from onward.api.ascendjob import CONTAINER, MOST_REPLICAS
 from onward.api.job import Job, Problem
 from onward.core.jobs import Gang, NodeSeen, Place, PodSeen, Record, Role, Wanted
 from onward.core.policy import Policy
+from onward.core.words import shortened
 from onward.kube.objects import Obj, name_of, namespace_of, read_stamp, uid_of
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 FAULT = "onward.dev/fault"  # an annotation of a node: what is wrong with it; with it and cordoned, no place for a job
 WAVE = "version"  # a label of pods
 EVICTED = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost", "NodeAffinity"})
+MOST_TEXT = 500  # of why a pod waits or ended: it stands in the status, and in events
 OWN_DOING = "DeadlineExceeded"  # the pod's own activeDeadlineSeconds
 
 
@@ -79,7 +81,7 @@ def pod_seen(pod: Obj, place: Place | None, container: str, template: str) -> Po
         node=str(pod["spec"].get("nodeName") or ""),
         deleting=read_stamp(metadata.get("deletionTimestamp")),
         exit_code=ended.get("exitCode"),
-        text=": ".join(dict.fromkeys(text))[:300],
+        text=shortened(": ".join(dict.fromkeys(text)), MOST_TEXT),
         evicted=_evicted(status, reason) or _refused(status, reason),
         refused=_refused(status, reason),
         dismissed=dismissed,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onward.agent import meeting
+from onward.cli.flags import parse_run
 from onward.errors import UsageError
+from onward.wire.token import read_token
 
 
 def test_a_name_may_become_known_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +51,23 @@ def test_a_pod_has_one_agent_at_a_time_by_the_word_of_the_kernel() -> None:
     again = meeting._claim(pod)
     assert again is not None, "it is dead, however it died"
     again.close()
+
+
+def test_the_only_pod_of_a_job_can_be_asked_how_it_goes(tmp_path: Path) -> None:
+    """Its manager listens where the operator looks for it. Another launcher in that pod has its own."""
+    own = f"127.9.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"  # nobody else's
+    (tmp_path / "token").write_text("a" * 64)
+    env = {"ONWARD_NNODES": "1", "ONWARD_NODE_RANK": "0", "ONWARD_RDZV_ENDPOINT": f"{own}:9601"}
+    env |= {"ONWARD_LOCAL_ADDR": own, "ONWARD_POD_UID": f"only-{os.getpid()}"}
+    settings = parse_run(["--token-file", str(tmp_path / "token"), __file__], env)
+    first = meeting.meet(settings, lambda text: None)
+    second = meeting.meet(settings, lambda text: None)
+    try:
+        assert first.manager_socket.getsockname() == (own, 9601)
+        assert first.token == read_token(tmp_path / "token")
+        assert (second.hosts, second.peer_socket) == (True, None)
+        assert second.token != first.token
+    finally:
+        for sock in (first.manager_socket, first.peer_socket, first.pod_socket, second.manager_socket):
+            assert sock is not None
+            sock.close()

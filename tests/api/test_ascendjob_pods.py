@@ -378,6 +378,18 @@ def test_a_job_that_serves_is_told_less() -> None:
     found = env(good(with_marks(job(), {"jobID": "j7", "app": "ms"})), "Worker")
     assert (found["MINDX_TASK_ID"], found["APP_TYPE"]) == ("j7", "ms")
     assert "MASTER_ADDR" not in found
+    place = {"ONWARD_NNODES", "ONWARD_NODE_RANK", "ONWARD_RDZV_ENDPOINT", "ONWARD_MANAGER"}
+    assert not place & found.keys(), "each is a server of its own, also where `onward run` starts it"
+
+
+def test_a_scheduler_of_mindspore_is_no_worker_where_there_are_no_accelerators_either() -> None:
+    """It waits for as many workers as it is told of: with itself among them it would wait for ever."""
+    read = good(job("mindspore", Scheduler=role(), Worker=role(2)))
+    told = [env(read, "Worker", index) for index in (0, 1)]
+    assert [(found["MS_NODE_RANK"], found["MS_WORKER_NUM"]) for found in told] == [("0", "2"), ("1", "2")]
+    leader = env(read, "Scheduler")
+    assert (leader["MS_ROLE"], leader["NPU_POD"], leader["MS_WORKER_NUM"]) == ("MS_SCHED", "false", "2")
+    assert env(good(job("tensorflow", Chief=role(), Worker=role(2))), "Worker")["CM_WORKER_SIZE"] == "3"
 
 
 def test_the_secret_is_mounted_or_comes_by_environment() -> None:

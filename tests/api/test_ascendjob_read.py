@@ -141,6 +141,13 @@ WRONG: list[tuple[str, Change, str, str]] = [
     ("text for seconds", _set(*ROLES, "Worker", "template", "spec", "terminationGracePeriodSeconds", value="5"),
      "InvalidReplicaSpec", "terminationGracePeriodSeconds must be a whole number"),
     ("quantity", _container(resources={"limits": {"cpu": "much"}}), "InvalidReplicaSpec", "'much' is not a quantity"),
+    ("below 0", _container(resources={"requests": {"cpu": "-1"}}), "InvalidReplicaSpec", "less than nothing"),
+    ("part of a device", _container(resources={"limits": {"nvidia.com/gpu": "500m"}}), "InvalidReplicaSpec",
+     "limits nvidia.com/gpu: 500m is not a whole number of them"),
+    ("above its limit", _container(resources={"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}),
+     "InvalidReplicaSpec", "requests memory: 2Gi is more than the limit, 1Gi"),
+    ("below a wrong limit", _container(resources={"requests": {"memory": "2Gi"}, "limits": {"memory": "x"}}),
+     "InvalidReplicaSpec", "limits memory: 'x' is not a quantity"),
     ("no leader", _drop(*ROLES, "Master"), "InvalidReplicaType", "needs 1 leader: Master for pytorch"),
     ("restart policy", _set(*ROLES, "Worker", "restartPolicy", value="onFailure"), "InvalidReplicaSpec",
      "did you mean 'OnFailure'?"),
@@ -157,6 +164,8 @@ WRONG: list[tuple[str, Change, str, str]] = [
      "'urgnt' does not exist; did you mean 'urgent'?"),
     ("min resources", _set(*POLICY, "schedulingPolicy", value={"minResources": {"cpu": "?"}}), "InvalidRunPolicy",
      "not a quantity"),
+    ("min resources below 0", _set(*POLICY, "schedulingPolicy", value={"minResources": {"cpu": "-2"}}),
+     "InvalidRunPolicy", "minResources cpu: -2 is less than nothing"),
     ("strategy", _annotation("recover-strategy", "retry,recver"), "InvalidRecoverStrategy", "did you mean 'recover'?"),
     ("wait", _annotation("wait-reschedule-timeout", "soon"), "InvalidWaitRescheduleTimeout", "'soon'"),
     ("fault scheduling", _label("fault-scheduling", "gracefull"), "InvalidFaultScheduling", "grace, force, off"),
@@ -164,6 +173,9 @@ WRONG: list[tuple[str, Change, str, str]] = [
     ("retry times", _label("fault-retry-times", "three"), "InvalidFaultRetryTimes", "'three'"),
     ("retry times below 0", _label("fault-retry-times", "-1"), "InvalidFaultRetryTimes", "0 or more"),
     ("pod rescheduling", _label("pod-rescheduling", "yes"), "InvalidPodRescheduling", "on, off"),
+    ("recovery rests", _label("process-recover-enable", "of"), "InvalidProcessRecoverEnable", "did you mean 'off'?"),
+    ("recovery path", _annotation("huawei.com/recover_policy_path", "pods"), "InvalidRecoverPolicyPath",
+     "did you mean 'pod'?"),
     ("fault filter", _annotation("huawei.com/schedule.filter.faultCode", "80C:x"), "InvalidFaultFilter",
      "CODE:SECONDS"),
     ("name with dots", _set("metadata", "name", value="a.b"), "InvalidName", "a.b"),
@@ -285,6 +297,9 @@ def test_a_port_that_is_there_is_not_added_again() -> None:
     read = good(with_marks(given, {"subHealthyStrategy": "hotSwitch"}))
     assert [p["containerPort"] for p in read.replica("Master").main["ports"]] == [9601, 2222]
     assert not read.notes
+    other = {"ports": [{"containerPort": 9601, "name": "beats", "protocol": "UDP"}]}
+    read = good(with_marks(job(Master=role(container=other)), recover_strategy="recover"))
+    assert [p["name"] for p in read.replica("Master").main["ports"]] == ["beats", "ascendjob-port", "taskd-port"]
 
 
 def test_schedulers() -> None:

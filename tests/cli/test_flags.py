@@ -432,6 +432,8 @@ def test_help_names_every_flag() -> None:
 POD = {"ONWARD_NNODES": "4", "ONWARD_NODE_RANK": "2", "ONWARD_RDZV_ENDPOINT": "10.0.0.1:9601"}
 POD |= {"ONWARD_LOCAL_ADDR": "10.0.0.3", "ONWARD_JOB_NAME": "gpt", "ONWARD_MANAGER_PORT": "9601"}
 
+ALONE = {"ONWARD_NNODES": "1", "ONWARD_NODE_RANK": "0"}
+
 
 @pytest.mark.parametrize(
     ("line", "env", "expected"),
@@ -444,6 +446,9 @@ POD |= {"ONWARD_LOCAL_ADDR": "10.0.0.3", "ONWARD_JOB_NAME": "gpt", "ONWARD_MANAG
         ("--nnodes 1 train.py", {}, (1, 0, "", False)),  # a job of its own, not the pod's
         ("--standalone train.py", {}, (1, 0, "", False)),
         ("--nnodes 4 train.py", {"ONWARD_NNODES": "1:4"}, (4, 2, "10.0.0.1:9601", True)),
+        ("train.py", ALONE, (1, 0, "10.0.0.1:9601", True)),  # the operator asks it how it goes
+        ("--nnodes 1 --rdzv-endpoint 10.0.0.7:1 train.py", ALONE, (1, 0, "10.0.0.7:1", False)),
+        ("--standalone train.py", ALONE, (1, 0, "", False)),
     ],
 )
 def test_a_pod_is_told_its_place_by_environment(line: str, env: dict[str, str], expected: tuple[object, ...]) -> None:
@@ -460,8 +465,15 @@ def test_where_its_job_meets_is_read_as_the_operator_writes_it(name: str, addres
     assert endpoints(told) == [(address, 9601)] * 2
 
 
+def test_a_job_of_its_own_in_a_pod_does_not_meet_at_the_manager_of_the_pods_job() -> None:
+    told = parse_run(["--nnodes", "1", "train.py"], {**POD, "ONWARD_MANAGER": "10.0.0.4:9601", "ONWARD_STANDBY": "1"})
+    assert (told.manager, told.standby, told.several) == ("", False, False)
+
+
 def test_a_stand_in_is_told_by_environment() -> None:
     assert parse_run(["train.py"], {**POD, "ONWARD_STANDBY": "1"}).standby
+    alone = parse_run(["train.py"], {**POD, **ALONE, "ONWARD_STANDBY": "1"})
+    assert (alone.standby, alone.several) == (True, True), "beside the only pod of a job"
 
 
 FLAGS = sorted({way for action in TORCH_ACTIONS for way in _spellings(action)})

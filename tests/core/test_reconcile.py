@@ -232,6 +232,9 @@ def test_which_pod_it_was_is_said_where_the_words_of_the_state_do_not() -> None:
         ("JobFailed", "Job ns/job has failed because has pod failed."),
         ("PodLost", "Job ns/job: Worker 0 failed (exit code 3); no retry is allowed."),
     ]
+    spent = replace(GOING, pods=CRASHED.pods, record=replace(GOING.record, failures=3, charged=3))
+    lost = next(e for e in decide(replace(JOB, keeps_others=True), spent, NOW).events if e.reason == "PodLost")
+    assert lost.message.endswith("3 waves are forgiven where neither fault-retry-times nor backoffLimit is set.")
     again = decide(replace(JOB, retry_times=1), replace(GOING, pods=ALL.pods), NOW)
     assert [e.reason for e in again.events] == ["jobRestarting", "PodLost"]
     assert [e.reason for e in decide(JOB, replace(GOING, pods=PODS[:2]), NOW).events] == ["jobRestarting"]
@@ -266,6 +269,7 @@ def test_the_deadline_counts_from_the_start() -> None:
     assert decide(job, GOING, NOW).again_s == 50
     plan = decide(job, GOING, NOW + 51)
     assert state(plan) == ("Failed", "JobFailed")
+    assert [(e.type, e.holds) for e in plan.extras] == [("Recovering", False)], "what was under way is not any more"
     assert len(dropped(decide(job, replace(GOING, word=plan.word, record=plan.record), NOW))) == 3
 
 
@@ -276,6 +280,8 @@ def test_suspended_pods_go_and_are_not_lost() -> None:
     assert len(dropped(plan)) == 3
     assert DropGang() in plan.writes
     assert plan.record.started_at is None
+    said_no = {extra.type for extra in plan.extras if not extra.holds}
+    assert said_no == {"GangScheduled", "Recovering", "Degraded"}, "nothing is left of what was said of its pods"
     going = tuple(replace(p, deleting=NOW + 30) for p in PODS)
     again = decide(job, replace(GOING, pods=going, word=plan.word, record=plan.record, gang=None), NOW)
     assert (dropped(again), again.record) == ([], plan.record)
@@ -385,6 +391,23 @@ def test_a_loss_that_cannot_be_judged_yet_is_not_hidden_by_a_new_pod() -> None:
     late = decide(job, seen, NOW + 6)
     assert made(late) == [("Worker", 1)]
     assert late.record.charged == 1
+
+
+def test_a_program_that_fails_as_soon_as_it_starts_is_started_again_more_and_more_slowly() -> None:
+    job = replace(JOB, retry_times=5000)
+    crashed = tuple(replace(p, phase="Failed", exit_code=1, made_at=NOW - 5) for p in PODS)
+    for waves, waits_s in ((0, 0.0), (2, 0.0), (3, 5.0), (4, 15.0), (5, 35.0), (6, 55.0), (1000, 55.0)):
+        record = replace(GOING.record, charged=waves, failures=waves)
+        plan = decide(job, replace(GOING, pods=crashed, record=record), NOW)
+        assert state(plan) == ("Restarting", "jobRestarting"), "that is what it does, also while it waits"
+        assert plan.record.charged == waves + (not waits_s), "what waits is counted when its time has come"
+        if waits_s:
+            assert (plan.again_s, made(plan), dropped(plan)) == (waits_s, [], [])
+            after = decide(job, replace(GOING, pods=crashed, record=plan.record, word=plan.word), NOW + waits_s)
+            assert after.record.charged == waves + 1
+            assert [e.reason for e in after.events if e.reason == "jobRestarting"] == [], "it was said"
+    old = tuple(replace(p, made_at=NOW - 61) for p in crashed)
+    assert decide(job, replace(GOING, pods=old, record=record), NOW).record.charged == 1001, "it had worked for a while"
 
 
 def test_a_pod_that_comes_later_joins_where_somebody_is_in_charge_and_begins_where_nobody_was() -> None:

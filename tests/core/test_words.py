@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.core.words import counted, ranks_named, read_time
+from onward.core.words import counted, ranks_named, read_time, shortened
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,9 @@ def test_what_is_no_time_is_not_guessed(text: str) -> None:
 def test_one_is_not_several() -> None:
     assert (counted(1, "step"), counted(2, "step"), counted(0, "step")) == ("1 step", "2 steps", "0 steps")
     assert (ranks_named([3]), ranks_named({2, 0})) == ("rank 3", "ranks 0, 2")
+
+
+def test_what_is_too_long_ends_after_a_word_and_says_so() -> None:
+    assert shortened("1 of 2 can be placed", 20) == "1 of 2 can be placed"
+    assert shortened("1 of 2 can be placed.", 20) == "1 of 2 can be ..."
+    assert shortened("x" * 21, 20) == "x" * 16 + " ..."

@@ -90,3 +90,16 @@ def test_a_pod_that_ends_because_it_was_deleted_is_told_from_one_that_had_ended(
     seen = pod_seen(pod, ("Worker", 0), "ascend", "")
     assert seen.dismissed == dismissed
     assert seen.phase == ("Succeeded" if phase == "Succeeded" else "Failed")
+
+
+def test_why_a_pod_has_no_node_is_told_to_its_end() -> None:
+    """What stands last is how many of the gang can be placed."""
+    taints = ", ".join(f"1 node(s) had untolerated taint {{team: {name}}}" for name in "abc")
+    reason = f'"0/5 nodes are available: 1 node(s) didn\'t match pod anti-affinity rules, {taints}."'
+    gang = f'"default/{"n" * 55}-5816006d-a648-42ca-b0fc-4c292220479f"'
+    why = f'Gang {gang} gets rejected due to member Pod "w-0" is unschedulable with reason {reason}'
+    why = f"{why}; 1 of 2 can be placed"
+    condition = {"type": "PodScheduled", "status": "False", "message": why}
+    pod = {"metadata": {"name": "p", "uid": "u", "creationTimestamp": MADE}, "spec": {}}
+    seen = pod_seen({**pod, "status": {"phase": "Pending", "conditions": [condition]}}, ("Worker", 0), "ascend", "")
+    assert seen.text == why

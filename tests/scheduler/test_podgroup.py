@@ -56,7 +56,7 @@ def test_who_is_let_in() -> None:
     assert podgroup.admit({}, total, {}) == ""
     assert podgroup.admit({"cpu": 60}, total, {"cpu": 60}) == "", "a fifth more than there is may wait with its pods"
     assert podgroup.admit({"cpu": 61, "nvidia.com/gpu": 1}, total, {"cpu": 60}) == (
-        "the cluster has too little left: cpu 61m of 60m"
-    )
+        "the cluster has too little left: cpu 61m of 40m"
+    ), "what is really left"
     assert podgroup.admit({"npu": 1, "cpu": 61}, total, {"cpu": 60}) == "the cluster is too small: npu 1 of 0"
     assert podgroup.admit({"cpu": 121}, total, {}) == "the cluster is too small: cpu 121m of 100m", "as it really is"

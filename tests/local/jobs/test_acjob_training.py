@@ -39,6 +39,30 @@ def test_a_rank_is_killed_and_then_a_pod_is_deleted(acjobs: Jobs, tmp_path: Path
     job.ends_like(calm)
 
 
+def test_a_job_of_one_pod_shows_what_happens_in_it_and_moves_while_it_trains(
+    acjobs: Jobs, cluster: OneCluster, tmp_path: Path
+) -> None:
+    command = training("tests/scripts/paced.py", "--steps", "2000", "--pace", "0.1")
+    labels, notes = {"subHealthyStrategy": "hotSwitch"}, {"recover-strategy": "recover-in-place,recover"}
+    acjobs.apply(a_job("only", command, workers=0, labels=labels, notes=notes))
+    acjobs.wait(lambda: acjobs.steps("only-master-0")[-1:] > [3], "it trains", START_S)
+    os.kill(acjobs.ranks("only-master-0")[0], signal.SIGKILL)
+    acjobs.until("only", lambda s: "killed (SIGKILL)" in s.get("lastIncident", ""), "its incident is shown", START_S)
+    cluster.event("only", "Recovered: rank 0 killed")
+    node = acjobs.pods("only")[0]["spec"]["nodeName"]
+    onward_local("chaos", "sub-health", node, state=cluster.state)
+    try:
+        story = acjobs.until("only", lambda s: "hot-switch" in s.get("lastIncident", ""), "it has moved", START_S)
+        assert (last(story)["type"], story["restarts"]) == ("Running", 0)
+        acjobs.wait(lambda: set(acjobs.uids("only")) == {"only-master-0-hot"}, "the old pod is gone", START_S)
+    finally:
+        onward_local("chaos", "heal", node, state=cluster.state)
+    steps = acjobs.steps("only-master-0-hot")
+    assert steps == list(range(steps[0], steps[-1] + 1)), "each step counts once"
+    acjobs.kubectl("delete", "acjob", "only")
+    acjobs.gone("only")
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("leader", [False, True])
 def test_a_rank_is_killed_that_may_only_be_replaced_elsewhere(
