@@ -31,6 +31,7 @@ class Watch:
         self._going_since = 0.0
         self._suspects: tuple[int, ...] | None = None
         self._suspected_at = 0.0
+        self._gone: set[int] = set()
 
     def see(self, f: RankFacts) -> None:
         """How long steps take."""
@@ -127,7 +128,7 @@ class Watch:
             return None
         least = min(f.progress.step for f in members.values())
         ahead = {r for r, f in members.items() if (f.broke or not f.alive) and f.ended_at > least}
-        gone = {r for r, f in members.items() if _is_gone(f) and r not in ahead}
+        self._gone = gone = {r for r, f in members.items() if _is_gone(f, members) and r not in ahead}
         progress = {r: f.progress for r, f in members.items()}
         progress |= {r: Progress(step=f.progress.step, idle_s=f.dead_s) for r, f in members.items() if not f.alive}
         progress |= {r: Progress(step=members[r].progress.step, idle_s=now) for r in gone}
@@ -141,9 +142,12 @@ class Watch:
         begun = all(p.step >= 0 for p in progress.values())
         limit_s = self._limit_s() if begun and job.phase is Phase.RUNNING else job.limits.start_s
         found = health.suspect(progress, limit_s)
+        if gone and begun:  # however slow the others may be: what they wait for does not come
+            sooner = health.suspect(progress, min(limit_s, max(self._floor_s, self._late_s)))
+            found = sooner if sooner is not None and gone.issuperset(sooner.ranks) else found
         if found is not None and now - self._going_since < found.waited_s:
             waited = now - self._going_since  # nobody can have waited longer in this generation
-            found = replace(found, waited_s=waited) if waited >= limit_s / 2 else None
+            found = replace(found, waited_s=waited) if waited >= found.limit_s / 2 else None
         if found is None:
             self._captured.clear()
         return found
@@ -159,7 +163,7 @@ class Watch:
         if not found.certain or now - self._suspected_at < CONFIRM_S:
             return
         for r in found.ranks:
-            if not _is_gone(here[r]):
+            if r not in self._gone:
                 self._accuse(here[r], "hang", found.why, now, since_s=found.waited_s)
             else:  # it has ended well, and the others wait for it
                 self._accused[r] = replace(exit_fault(here[r], here), at=now, since_s=found.waited_s)
@@ -179,6 +183,11 @@ class Watch:
         self._ask += new
 
 
-def _is_gone(f: RankFacts) -> bool:
-    """Its script has ended before the others were through: it is not there, or only for the state that it holds."""
-    return not f.alive or (f.broke and f.stage is Stage.LEFT)
+def _is_gone(f: RankFacts, members: Mapping[int, RankFacts]) -> bool:
+    """Its script has ended before the others were through: it is not there, or only for the state that it holds. Or
+    its loop has: it waits for the others at the end, and they have begun a step that it does not have.
+    """
+    if not f.alive or (f.broke and f.stage is Stage.LEFT):
+        return True
+    beyond = (o for o in members.values() if o.stage is Stage.TRAINING and o.progress.inside and o.progress.pending_s)
+    return f.stage is Stage.DONE and any(o.progress.step >= f.step for o in beyond)

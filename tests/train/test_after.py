@@ -282,3 +282,36 @@ def test_a_break_is_told_from_an_error(make):
     with pytest.raises(SystemExit):
         leave("exit")
     assert told == [True, True, False, False]
+
+
+SHORT = """
+    import sys
+    import torch
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    import onward
+
+    run = onward.init()
+    model = DDP(torch.nn.Linear(4, 4))
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.protect(model=model, optimizer=opt)
+    for step in run.steps(20 if run.rank == 0 or ENDS else 10):
+        with step:
+            model(torch.ones(2, 4)).sum().backward()
+            opt.step()
+            opt.zero_grad()
+        if ENDS and step.committed and run.rank == 1 and step.index == 9:
+            sys.exit()
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_rank_that_has_fewer_steps_than_the_others_is_named_at_once(jobs, tmp_path, ends):
+    """Also where steps are so quick that nobody has seen how long they take: 30 minutes were waited for it."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SHORT).replace("ENDS", str(ends)))
+    result = jobs.run(str(script), nproc=2, limit_s=90)
+    assert result.code == 1, result.err
+    assert result.outcome["reason"] == "the same failure 3 times with no progress"
+    (incident,) = result.incidents
+    assert incident["headline"] == "rank 1 ended its script before the others (exit code 0)"
+    assert incident["step"] == 10
