@@ -34,10 +34,10 @@ def ledger(tmp: Path) -> dict[int, list[int]]:
 
 def shrink_and_grow(
     nodes: Nodes, jobs, tmp: Path, size: int, losses: list[tuple[int, int]], steps: int, ladder: list[str] = LADDER,
-    *more: str,
+    *more: str, pace: str = "0.05",
 ) -> Node:  # fmt: skip
     saved = tmp / "saved"
-    script = [SCRIPT, "--steps", str(steps), "--digest", nodes.digest, "--dir", str(saved)]
+    script = [SCRIPT, "--steps", str(steps), "--pace", pace, "--digest", nodes.digest, "--dir", str(saved)]
     nodes.flags[nodes.flags.index("--nnodes") + 1] = f"1:{size}"
     kinds = [*(f"kind=kill-agent,node={node},step={step}" for node, step in losses), *more]
     faults = [f for kind in kinds for f in ("--chaos", kind)]
@@ -148,7 +148,7 @@ def test_a_fault_while_it_is_shrunk_climbs_the_ladder_like_any_other(make_nodes,
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_four_three_two_four(make_nodes, jobs, tmp_path: Path) -> None:
-    shrink_and_grow(make_nodes(nodes=4, nproc=1), jobs, tmp_path, 4, [(3, 30), (1, 80)], 900)
+    shrink_and_grow(make_nodes(nodes=4, nproc=1), jobs, tmp_path, 4, [(3, 30), (1, 80)], 450, pace="0.1")
 
 
 @pytest.mark.nightly
