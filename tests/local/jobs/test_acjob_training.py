@@ -12,7 +12,7 @@ from acjobs_on_nodes import Jobs, a_job, training
 from by_kubectl import last
 from kernel import alive
 from onecluster import OneCluster, onward_local
-from trained import START_S, Trained
+from trained import ENDS_S, START_S, Trained
 
 pytestmark = [pytest.mark.torch]
 Calm = Callable[[int], Path]
@@ -133,7 +133,7 @@ def test_hot_switch(acjobs: Jobs, cluster: OneCluster, tmp_path: Path) -> None:
         cluster.event("switched", "StandIn: ")
     finally:
         onward_local("chaos", "heal", node, state=cluster.state)
-    acjobs.state("switched", "Succeeded", 2 * START_S)
+    acjobs.state("switched", "Succeeded", ENDS_S)
     acjobs.kubectl("delete", "acjob", "switched")
     acjobs.gone("switched")
 
