@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -123,6 +123,16 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
     pytest.fail(f"no default seed notices that {mutant.what}")
 
 
+def kept(history: Callable[..., World], seed: int, name: str) -> World:
+    """It has run to one of its ends, and every promise held; else its story is told."""
+    world = history(seed)
+    outcome = world.run()
+    if outcome.broken or outcome.phase not in ENDS:
+        story = "\n".join((history(seed, trace=True).run().trace or [])[-LAST_LINES:])
+        pytest.fail(f"{name} {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+    return world
+
+
 def switched(seed: int, trace: bool = False) -> World:
     draw_one = draw_swap if seed % 4 == 3 else draw_switch
     return World(seed, trace=trace, scenario=draw_one(Random(seed)))
@@ -152,11 +162,7 @@ def test_promises_hold_while_a_node_is_switched(switches: range) -> None:
     points: Counter[str] = Counter()
     followed = moved = 0
     for seed in switches:
-        world = switched(seed)
-        outcome = world.run()
-        if outcome.broken or outcome.phase not in ENDS:
-            story = "\n".join((switched(seed, trace=True).run().trace or [])[-LAST_LINES:])
-            pytest.fail(f"switch seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        world = kept(switched, seed, "switch seed")
         kinds.update(f.kind for f in world.fired)
         points.update(f.point for f in world.fired if f.point)
         followed += world.promises.followed > 0
@@ -196,11 +202,7 @@ def test_promises_hold_while_a_node_is_given_up(moves: range) -> None:
     kinds: Counter[str] = Counter()
     moved = replaced = began_anew = 0
     for seed in moves:
-        world = given_up(seed)
-        outcome = world.run()
-        if outcome.broken or outcome.phase not in ENDS:
-            story = "\n".join((given_up(seed, trace=True).run().trace or [])[-LAST_LINES:])
-            pytest.fail(f"move seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        world = kept(given_up, seed, "move seed")
         kinds.update(f.kind for f in world.fired)
         moved += world.job is not None and world.job.moved > 0
         replaced += world.replaced_pods > 0
@@ -224,11 +226,7 @@ def test_promises_hold_while_a_job_goes_on_with_fewer(shrinks: range) -> None:
     kinds: Counter[str] = Counter()
     went_on = grew = began_anew = 0
     for seed in shrinks:
-        world = shrunk(seed)
-        outcome = world.run()
-        if outcome.broken or outcome.phase not in ENDS:
-            story = "\n".join((shrunk(seed, trace=True).run().trace or [])[-LAST_LINES:])
-            pytest.fail(f"elastic seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        world = kept(shrunk, seed, "elastic seed")
         kinds.update(f.kind for f in world.fired)
         went_on += world.promises.shrunk > 0
         grew += world.promises.grown > 0
@@ -254,11 +252,7 @@ def test_promises_hold_while_a_job_starts_again_with_fewer(starts: range) -> Non
     kinds: Counter[str] = Counter()
     began = grew = too_few = 0
     for seed in starts:
-        world = short(seed)
-        outcome = world.run()
-        if outcome.broken or outcome.phase not in ENDS:
-            story = "\n".join((short(seed, trace=True).run().trace or [])[-LAST_LINES:])
-            pytest.fail(f"short start, seed {seed}: {outcome.broken}\n{story}\n{outcome.scenario}")
+        world = kept(short, seed, "short start, seed")
         kinds.update(f.kind for f in world.fired)
         began += world.promises.short > 0
         grew += world.promises.short > 0 and world.promises.grown > 0
